@@ -1,0 +1,64 @@
+"""Every error that dspark-ops raises on purpose. Each text says what was wanted, what was got, from where, and what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BindingError",
+    "ConfigError",
+    "ContractError",
+    "DeviceError",
+    "DsparkOpsError",
+    "MissingDependencyError",
+    "ModelError",
+    "PluginError",
+    "SelectionError",
+    "UnknownOperatorError",
+    "UnplannedRowsError",
+]
+
+
+class DsparkOpsError(Exception):
+    """Base of all errors of this library."""
+
+
+class MissingDependencyError(DsparkOpsError, ImportError):
+    """An optional package is needed for what was asked."""
+
+
+class ConfigError(DsparkOpsError, ValueError):
+    """The configuration is wrong; the text lists every fault with its origin."""
+
+
+class DeviceError(DsparkOpsError, ValueError):
+    """A device cannot be probed, or a simulated one is not in the catalogue."""
+
+
+class PluginError(DsparkOpsError):
+    """A plugin could not be loaded and ``policy.plugin_error = "fail"``."""
+
+
+class UnknownOperatorError(DsparkOpsError, KeyError):
+    """No contract has this name; the text names the nearest ones."""
+
+    def __str__(self) -> str:  # KeyError would show the repr
+        return str(self.args[0]) if self.args else ""
+
+
+class SelectionError(DsparkOpsError):
+    """No kernel may serve an operator under the policy; the text carries every candidate's reasons."""
+
+
+class BindingError(DsparkOpsError):
+    """A chosen kernel could not be imported or prepared, or its signature is not the contract's."""
+
+
+class UnplannedRowsError(DsparkOpsError, LookupError):
+    """An operator was called with a row count that the plan does not cover."""
+
+
+class ContractError(DsparkOpsError, ValueError):
+    """A value is outside an operator's contract; raised by references and by checked calls before anything is written."""
+
+
+class ModelError(DsparkOpsError, ValueError):
+    """A model directory, its configuration or its weights cannot be used as they are."""

@@ -1,0 +1,89 @@
+"""Settings: the part of the configuration that decides a plan, as plain frozen values with the origin of each leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dspark_ops.api.kernel import RankClass
+
+BUILT_IN = "built-in"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    """What the configuration says of one operator.
+
+    Attributes:
+        pin: kernel id that must serve it; an ineligible pin is an error.
+        deny: globs over kernel ids that may not serve it.
+        order: globs over kernel ids in order of preference; kernels that match none are not used. Empty: no order.
+        require_class: the weakest class that may serve it; None takes the policy's.
+    """
+
+    pin: str | None = None
+    deny: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    require_class: RankClass | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How strict planning is. None means: the default for the device (see design, section 5).
+
+    Attributes:
+        fallback: ``fail``, ``warn`` or ``allow``: what happens when an operator gets a class weaker than required.
+        require_class: the weakest class that may serve an operator.
+        plugin_error: ``fail`` or ``warn``: what a plugin that does not load means.
+    """
+
+    fallback: str | None = None
+    require_class: RankClass | None = None
+    plugin_error: str = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings that planning reads.
+
+    Attributes:
+        policy: strictness.
+        operators: settings by operator name.
+        allow: names of plugins that may load; None allows all.
+        deny: names of plugins that may not.
+        origins: dotted leaf name, such as ``ops.argmax_rows.pin``, to where its value came from (``dspark-ops.toml:4``,
+            ``environment DSPARK_OPS_PLUGINS``, ``argument``). A leaf that is absent here has its built-in value.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    operators: Mapping[str, OperatorSettings] = field(default_factory=dict)
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, operator: str) -> OperatorSettings:
+        """Return the settings of an operator."""
+        return self.operators.get(operator, OperatorSettings())
+
+    def origin(self, leaf: str) -> str:
+        """Return where a leaf's value came from."""
+        return self.origins.get(leaf, BUILT_IN)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings that a plan records; origins are left out, since they do not change what is chosen."""
+        return {
+            "policy": {
+                "fallback": self.policy.fallback,
+                "require_class": self.policy.require_class.value if self.policy.require_class else None,
+            },
+            "ops": {
+                name: {
+                    "pin": entry.pin,
+                    "deny": list(entry.deny),
+                    "order": list(entry.order),
+                    "require_class": entry.require_class.value if entry.require_class else None,
+                }
+                for name, entry in sorted(self.operators.items())
+            },
+        }

@@ -1,0 +1,5 @@
+"""Portable Triton kernels for dspark-ops."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
