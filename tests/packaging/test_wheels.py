@@ -1,0 +1,87 @@
+"""The four distributions as a user gets them: built as wheels, installed alone and together, and taken away again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DISTRIBUTIONS = {
+    "core": ("dspark_ops", ROOT / "core"),
+    "triton": ("dspark_ops_triton", ROOT / "plugins/triton"),
+    "nvidia_sm10x": ("dspark_ops_nvidia_sm10x", ROOT / "plugins/nvidia_sm10x"),
+    "amd_gfx950": ("dspark_ops_amd_gfx950", ROOT / "plugins/amd_gfx950"),
+}
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    out = tmp_path_factory.mktemp("wheels")
+    built = {}
+    for name, (package, source) in DISTRIBUTIONS.items():
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(source)]
+        subprocess.run(command, check=True, capture_output=True)
+        (built[name],) = out.glob(f"{package}-*.whl")
+    return built
+
+
+class Environment:
+    """A virtual environment without torch."""
+
+    def __init__(self, path: Path) -> None:
+        venv.create(path, with_pip=True)
+        self.bin = path / "bin"
+
+    def pip(self, *arguments: str) -> None:
+        subprocess.run([self.bin / "python", "-m", "pip", "-q", *arguments], check=True, capture_output=True)
+
+    def dspark(self, *arguments: str) -> tuple[int, dict]:
+        result = subprocess.run([self.bin / "dspark-ops", *arguments, "--json"], capture_output=True, text=True)
+        return result.returncode, json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_wheel_holds_its_package_its_type_marker_and_its_licence_and_nothing_else(name: str, wheels: dict[str, Path]) -> None:
+    package, _ = DISTRIBUTIONS[name]
+    with zipfile.ZipFile(wheels[name]) as wheel:
+        files = wheel.namelist()
+        metadata = wheel.read(next(file for file in files if file.endswith("METADATA"))).decode()
+    assert f"{package}/py.typed" in files
+    assert any(file.endswith("licenses/LICENSE") for file in files)
+    assert {file.split("/")[0].split("-")[0] for file in files} == {package}
+    base = [line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line]
+    heavy = ("torch", "triton", "flashinfer", "flash-mla", "aiter")
+    assert not [line for line in base if line.split()[1].lower().startswith(heavy)], "a vendor package is a dependency"
+
+
+def test_core_alone_then_with_a_plugin_then_without_it_again(wheels: dict[str, Path], tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "venv")
+    environment.pip("install", str(wheels["core"]))
+    code, listed = environment.dspark("plugins")
+    assert code == 0 and listed["plugins"] == [] and listed["failures"] == []
+    code, plan = environment.dspark("plan", "--device", "sm_103")
+    assert chosen(plan, "argmax_rows") == "core/argmax_rows/reference"
+
+    environment.pip("install", *(str(wheels[name]) for name in ("triton", "nvidia_sm10x", "amd_gfx950")))
+    code, listed = environment.dspark("plugins")
+    assert code == 0 and [plugin["name"] for plugin in listed["plugins"]] == ["amd_gfx950", "nvidia_sm10x", "triton"]
+    code, plan = environment.dspark("plan", "--device", "sm_103")
+    assert chosen(plan, "argmax_rows").startswith(("nvidia_sm10x/", "triton/", "core/"))
+    both = chosen(plan, "argmax_rows")
+
+    environment.pip("uninstall", "-y", "dspark-ops-nvidia-sm10x")
+    code, plan = environment.dspark("plan", "--device", "sm_103")
+    assert not chosen(plan, "argmax_rows").startswith("nvidia_sm10x/")
+    assert [plugin["name"] for plugin in plan["plugins"]] == ["amd_gfx950", "triton"]
+    assert both != chosen(plan, "argmax_rows") or not both.startswith("nvidia_sm10x/")
+
+
+def chosen(plan: dict, operator: str) -> str:
+    (entry, *_) = [selection for selection in plan["selections"] if selection["op"] == operator]
+    return entry["kernel"]
