@@ -8,6 +8,7 @@ __all__ = [
     "ContractError",
     "DeviceError",
     "DsparkOpsError",
+    "EvidenceError",
     "MissingDependencyError",
     "ModelError",
     "PluginError",
@@ -62,3 +63,7 @@ class ContractError(DsparkOpsError, ValueError):
 
 class ModelError(DsparkOpsError, ValueError):
     """A model directory, its configuration or its weights cannot be used as they are."""
+
+
+class EvidenceError(DsparkOpsError):
+    """Evidence that a kernel would claim cannot be produced here, so it is refused."""
