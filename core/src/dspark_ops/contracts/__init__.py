@@ -31,7 +31,14 @@ __all__ = [
     "names",
 ]
 
-_FAMILIES: Final = ("argmax",)
+_FAMILIES: Final = (
+    "argmax",
+    "markov",
+    "confidence",
+    "schedule",
+    "accept",
+    "mhc",
+)
 
 
 @cache

@@ -131,10 +131,13 @@ class Decomposition:
         parts: names of the contracts it is made of, in the order of use.
         compose: ``compose(ops, *arguments)`` with the operator's own signature behind `ops`, whose attributes are the
             bound parts. It returns what the operator returns.
+        rows: per part, its row count as a product of the operator's own axes, such as ``"B*W"``, where it is not simply
+            the operator's row count.
     """
 
     parts: tuple[str, ...]
     compose: Callable[..., Any]
+    rows: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,8 @@ class Contract:
         decomposition: for a fused operator, the parts that serve it when no fused kernel may.
         small: torch operations are good enough on an accelerator (a few hundred bytes moved).
         empty: what a call with zero rows does.
+        rules: for outputs that are exact given another one: output name to ``rule(inputs, outputs)``, which computes
+            what this output must be from the call's own other outputs. `inputs` are those before the call.
         version: version of the contract; a change of meaning makes a new one.
     """
 
@@ -174,6 +179,7 @@ class Contract:
     decomposition: Decomposition | None = None
     small: bool = False
     empty: str = "returns empty outputs and launches nothing"
+    rules: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Any]] = field(default_factory=dict)
     version: int = 1
 
     @property
