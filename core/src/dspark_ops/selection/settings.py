@@ -52,6 +52,7 @@ class Settings:
         operators: settings by operator name.
         allow: names of plugins that may load; None allows all.
         deny: names of plugins that may not.
+        simulate: catalogue name of the device to plan for when none is named; None plans for the probed one.
         origins: dotted leaf name, such as ``ops.argmax_rows.pin``, to where its value came from (``dspark-ops.toml:4``,
             ``environment DSPARK_OPS_PLUGINS``, ``argument``). A leaf that is absent here has its built-in value.
     """
@@ -60,6 +61,7 @@ class Settings:
     operators: Mapping[str, OperatorSettings] = field(default_factory=dict)
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
+    simulate: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, operator: str) -> OperatorSettings:
