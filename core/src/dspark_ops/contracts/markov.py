@@ -21,7 +21,7 @@ GREEDY_BELOW = 1e-5
 """Temperature under which a row drafts greedily (C1.7.3)."""
 
 _STEP_DTYPES = ("float32", "bfloat16", "float16")
-_GATE_ROWS = {"gated": 1, "rnn": 3}
+_KINDS = ("vanilla", "gated", "rnn")
 
 
 def markov_block(
@@ -77,32 +77,47 @@ def markov_block(
 
     Source: C1.6, C1.7.
     """
-    _check(kind, step_dtype, hidden, gate_weight, gate_bias, uniforms, temperature)
-    rows, gamma, vocab = base.shape
+    if kind not in _KINDS:
+        raise ContractError(f"markov_block: kind is {kind!r}: wanted one of {', '.join(_KINDS)}")
+    if step_dtype not in _STEP_DTYPES:
+        raise ContractError(f"markov_block: step_dtype is {step_dtype!r}: wanted one of {', '.join(_STEP_DTYPES)}")
+    gate: tuple[Tensor, ...] = ()
+    sampling: tuple[Tensor, ...] = ()
+    if kind != "vanilla":
+        gate = _needed(f"kind {kind!r}", hidden=hidden, gate_weight=gate_weight, gate_bias=gate_bias)
+    if temperature is not None:
+        sampling = _needed("a temperature", temperature=temperature, uniforms=uniforms)
+
+    rows, gamma, _ = base.shape
     exact_head = head.double()
     state = torch.zeros(rows, embed.shape[1], dtype=torch.float64, device=base.device)
     previous = anchor.clamp(0, embed.shape[0] - 1)
     drafts = torch.empty(rows, gamma, dtype=torch.int64, device=base.device)
-    probs = None if temperature is None else torch.empty(rows, gamma, vocab, device=base.device)
+    laws: list[Tensor] = []
     for slot in range(gamma):
         feature = embed[previous].double()
-        if kind == "gated":
-            gate = _linear(torch.cat((hidden[:, slot].double(), feature), -1), gate_weight, gate_bias)
-            feature = gate.sigmoid() * feature
-        elif kind == "rnn":
-            joined = torch.cat((state, feature, hidden[:, slot].double()), -1)
-            gate, candidate, output = _linear(joined, gate_weight, gate_bias).chunk(3, -1)
-            keep = gate.sigmoid()
-            state = keep * state + (1 - keep) * candidate.tanh()
-            feature = output.tanh()
+        if gate:
+            feature, state = _gate(kind, feature, state, gate[0][:, slot], gate[1], gate[2])
         bias = (feature @ exact_head.T).to(head.dtype)
         logits = (base[:, slot].float() + bias.float()).to(getattr(torch, step_dtype)).float()
         previous = argmax_rows(logits)
-        if probs is not None:
-            law, previous = _draw(logits, previous, temperature, uniforms[:, slot])
-            probs[:, slot] = law
+        if sampling:
+            law, previous = _draw(logits, previous, sampling[0], sampling[1][:, slot])
+            laws.append(law)
         drafts[:, slot] = previous
-    return drafts, probs
+    return drafts, torch.stack(laws, 1) if laws else None
+
+
+def _gate(
+    kind: str, feature: Tensor, state: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    parts = (hidden.double(), feature) if kind == "gated" else (state, feature, hidden.double())
+    joined = torch.cat(parts, -1) @ weight.double().T + bias.double()
+    if kind == "gated":
+        return joined.sigmoid() * feature, state
+    gate, candidate, output = joined.chunk(3, -1)
+    keep = gate.sigmoid()
+    return output.tanh(), keep * state + (1 - keep) * candidate.tanh()
 
 
 def _draw(logits: Tensor, greedy: Tensor, temperature: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,29 +130,11 @@ def _draw(logits: Tensor, greedy: Tensor, temperature: Tensor, uniforms: Tensor)
     return law, torch.where(pointed, greedy, inverse_cdf(law, uniforms))
 
 
-def _linear(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return rows @ weight.double().T + bias.double()
-
-
-def _check(
-    kind: str,
-    step_dtype: str,
-    hidden: Tensor | None,
-    gate_weight: Tensor | None,
-    gate_bias: Tensor | None,
-    uniforms: Tensor | None,
-    temperature: Tensor | None,
-) -> None:
-    if kind not in ("vanilla", *_GATE_ROWS):
-        raise ContractError(f"markov_block: kind is {kind!r}: wanted 'vanilla', 'gated' or 'rnn'")
-    if step_dtype not in _STEP_DTYPES:
-        raise ContractError(f"markov_block: step_dtype is {step_dtype!r}: wanted one of {', '.join(_STEP_DTYPES)}")
-    needed = {"hidden": hidden, "gate_weight": gate_weight, "gate_bias": gate_bias} if kind in _GATE_ROWS else {}
-    missing = [name for name, value in needed.items() if value is None]
+def _needed(who: str, **arguments: Tensor | None) -> tuple[Tensor, ...]:
+    missing = [name for name, value in arguments.items() if value is None]
     if missing:
-        raise ContractError(f"markov_block: kind {kind!r} needs {', '.join(missing)}")
-    if temperature is not None and uniforms is None:
-        raise ContractError("markov_block: temperature is given without uniforms: give [R, G] uniforms of [0, 1)")
+        raise ContractError(f"markov_block: {who} needs {' and '.join(missing)}, which is None")
+    return tuple(value for value in arguments.values() if value is not None)
 
 
 def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
@@ -162,7 +159,7 @@ MARKOV_BLOCK = Contract(
         Argument("gate_bias", ("Y",), _WEIGHT_DTYPES, optional=True, doc="[M] gated, [3M] rnn"),
         Argument("uniforms", ("R", "G"), ("float32",), optional=True, doc="one draw of [0, 1) per draft"),
         Argument("temperature", ("R",), ("float32",), optional=True, doc="below 1e-5: greedy; None: all greedy"),
-        Option("kind", "str", "vanilla", ("vanilla", "gated", "rnn"), "head variant"),
+        Option("kind", "str", "vanilla", _KINDS, "head variant"),
         Option("step_dtype", "str", "float32", _STEP_DTYPES, "dtype to which base + bias is rounded"),
     ),
     outputs=(
