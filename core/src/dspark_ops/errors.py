@@ -13,6 +13,7 @@ __all__ = [
     "ModelError",
     "PluginError",
     "SelectionError",
+    "SelectionWarning",
     "UnknownOperatorError",
     "UnplannedRowsError",
 ]
@@ -67,3 +68,7 @@ class ModelError(DsparkOpsError, ValueError):
 
 class EvidenceError(DsparkOpsError):
     """Evidence that a kernel would claim cannot be produced here, so it is refused."""
+
+
+class SelectionWarning(UserWarning):
+    """An operator is served by a weaker class than required, and ``policy.fallback = "warn"`` lets it pass."""

@@ -1,0 +1,96 @@
+"""The public functions: they fill in what the caller left out and hand over to the layers below."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dspark_ops import contracts
+from dspark_ops.api.kernel import Package
+from dspark_ops.api.reason import Reason
+from dspark_ops.config import load_settings
+from dspark_ops.contracts import ModelShapes, model_shapes
+from dspark_ops.errors import SelectionError, SelectionWarning
+from dspark_ops.selection.device import Device
+from dspark_ops.selection.explain import below_required
+from dspark_ops.selection.plan import Plan
+from dspark_ops.selection.planner import make_plan
+from dspark_ops.selection.registry import Registry
+from dspark_ops.selection.rows import row_counts
+from dspark_ops.selection.settings import Settings
+
+
+def plan(
+    *,
+    device: Device | None = None,
+    model: str | ModelShapes = "deepseek-v4.1-flash",
+    rows: Iterable[int] = range(1, 65),
+    config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None = None,
+    registry: Registry | None = None,
+    operators: Sequence[str] | None = None,
+) -> Plan:
+    """Return the frozen plan: one kernel per operator, site and bucket of row counts, with the reasons.
+
+    Args:
+        device: what to plan for; by default the configured simulated device, or else the one of this machine.
+        model: name of a known model, such as ``deepseek-v4.1-flash/tp4``, or the sizes of one.
+        rows: every row count that an operator will be called with.
+        config: a file, tables as in the file, or settings that are complete; merged with the environment and the default
+            files, unless it is `Settings`.
+        registry: what may be chosen from; by default what the installed plugins offer.
+        operators: names to plan; by default every operator that the model calls.
+
+    Raises:
+        SelectionError: a pinned kernel does not exist or may not serve, or nothing may serve an operator.
+        ConfigError: the configuration is wrong.
+        ModelError: the model is unknown.
+        UnknownOperatorError: `operators` names one that does not exist.
+        DeviceError: this machine's device cannot be probed.
+
+    Warns:
+        SelectionWarning: an operator is served by a weaker class than required, and ``policy.fallback = "warn"``.
+    """
+    settings = load_settings(config)
+    shapes = model if isinstance(model, ModelShapes) else model_shapes(model)
+    if registry is None:
+        from dspark_ops.selection.discovery import discover
+
+        registry = discover(settings)
+    if device is None:
+        device = Device.simulate(settings.simulate) if settings.simulate else probe()
+    for name in operators or ():
+        if not contracts.get(name).sites(shapes):
+            raise SelectionError(f"operator {name} has no place in model {shapes.name}: leave it out of operators")
+    made = make_plan(
+        device=device,
+        shapes=shapes,
+        rows=row_counts(rows),
+        settings=settings,
+        registry=registry,
+        contracts=contracts.all_contracts(),
+        operators=operators,
+        packages=_check_package,
+    )
+    if settings.policy.fallback == "warn":
+        for line in below_required(made):
+            warnings.warn(line, SelectionWarning, stacklevel=2)
+    return made
+
+
+def probe() -> Device:
+    """Return what is known of this machine's device, without creating a device context.
+
+    Raises:
+        DeviceError: it cannot be probed.
+    """
+    from dspark_ops.selection.probe import probe as probe_device
+
+    return probe_device()
+
+
+def _check_package(package: Package) -> Reason | None:
+    from dspark_ops.selection.packages import check_package
+
+    return check_package(package)

@@ -1,0 +1,97 @@
+"""Binding a plan: import what was chosen, prepare it, compose what is made of parts, and freeze the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from dspark_ops import contracts as _contracts
+from dspark_ops.binding.bound import BoundOps, Function
+from dspark_ops.binding.targets import check_signature, resolve
+from dspark_ops.contracts.contract import Contract
+from dspark_ops.errors import BindingError
+from dspark_ops.selection.candidate import Candidate
+from dspark_ops.selection.plan import Choice, Plan, Selection
+from dspark_ops.selection.problem import Problem
+from dspark_ops.selection.rows import rows_of
+
+
+def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None) -> BoundOps:
+    """Return the callables that a plan chose, imported, checked against their contracts and prepared.
+
+    Args:
+        plan: what to bind.
+        contracts: returns an operator's contract by name; by default `dspark_ops.contracts.get`.
+
+    Raises:
+        BindingError: a kernel cannot be imported or prepared, its signature is not the contract's, or the plan was made
+            for another version of a contract.
+    """
+    work = _Binding(plan, contracts or _contracts.get)
+    tables: dict[str, dict[str, dict[int, Function]]] = {}
+    for selection in plan.selections:
+        contract = work.contract(selection)
+        by_rows: dict[int, Function] = {}
+        for choice in selection.choices:
+            function = work.function(contract, selection.problem, choice)
+            by_rows.update(dict.fromkeys(rows_of(choice.rows), function))
+        tables.setdefault(selection.operator, {})[selection.site] = by_rows
+    work.prepare()
+    return BoundOps.freeze(plan, tables, {name: work.contracts(name) for name in tables})
+
+
+@dataclass(slots=True)
+class _Binding:
+    """One run of binding: each target is imported once, and each kernel prepared once per site."""
+
+    plan: Plan
+    contracts: Callable[[str], Contract]
+    functions: dict[str, Function] = field(default_factory=dict)
+    composed: dict[tuple[Any, ...], Function] = field(default_factory=dict)
+    preparations: dict[tuple[str, str], tuple[Candidate, Problem, list[int]]] = field(default_factory=dict)
+
+    def contract(self, selection: Selection) -> Contract:
+        """Return the contract of a selection, in the version that was planned for."""
+        contract = self.contracts(selection.operator)
+        if contract.version != selection.contract:
+            raise BindingError(
+                f"{selection.operator}: the plan is for version {selection.contract} of its contract, this is version "
+                f"{contract.version}: plan again"
+            )
+        return contract
+
+    def function(self, contract: Contract, problem: Problem, choice: Choice) -> Function:
+        """Return the callable of one choice, and note what has to be prepared for it."""
+        kernel = choice.kernel
+        if kernel.prepare:
+            _, _, rows = self.preparations.setdefault((kernel.id, problem.site), (kernel, problem, []))
+            rows.extend(rows_of(choice.rows))
+        if choice.parts and contract.decomposition:
+            parts = {
+                part.operator: self.function(self.contract(part), part.problem, part.choices[0])
+                for part in choice.parts
+            }
+            key = (contract.name, *parts.values())
+            if key not in self.composed:
+                self.composed[key] = partial(contract.decomposition.compose, SimpleNamespace(**parts))
+            return self.composed[key]
+        if kernel.id not in self.functions:
+            function = resolve(kernel.target, kernel.id, contract.name) if kernel.target else contract.reference
+            check_signature(function, contract, kernel.id)
+            self.functions[kernel.id] = function
+        return self.functions[kernel.id]
+
+    def prepare(self) -> None:
+        """Call what compiles and allocates ahead of the first call, once per kernel and site."""
+        for kernel, problem, rows in self.preparations.values():
+            prepare = resolve(kernel.prepare, kernel.id, problem.operator)
+            try:
+                prepare(self.plan.device, problem, tuple(sorted(set(rows))))
+            except Exception as error:  # a plugin's preparation may raise anything
+                raise BindingError(
+                    f"{kernel.id}: {kernel.prepare} failed for site {problem.site} on {self.plan.device.arch.name}: "
+                    f"{type(error).__name__}: {error}; refuse it with  ops.{problem.operator}.deny = [{kernel.id!r}]  and plan again"
+                ) from error

@@ -1,0 +1,153 @@
+"""BoundOps: the frozen operators of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from dspark_ops.binding.dispatch import row_dispatch
+from dspark_ops.contracts.contract import Contract
+from dspark_ops.errors import BindingError, UnknownOperatorError, UnplannedRowsError
+from dspark_ops.selection.plan import Plan
+from dspark_ops.selection.rows import rows_of
+from dspark_ops.suggest import did_you_mean
+
+Function = Callable[..., Any]
+
+#: Callables of one operator: by site, then by row count.
+Table = Mapping[str, Mapping[int, Function]]
+
+
+class _NoSuchOperatorError(UnknownOperatorError, AttributeError):
+    """An attribute that is no operator: Python asks for an AttributeError, callers for the library's own type."""
+
+
+class OpsView:
+    """Operators as attributes, frozen: what ``ops.at(...)`` gives.
+
+    Reading an attribute raises `UnknownOperatorError` for a name that is not planned, and `BindingError` for an operator
+    that has no single callable here; the text says how to ask.
+    """
+
+    __slots__ = ("_missing",)
+    _missing: Mapping[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only where the slot is empty or there is none.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name in self._missing:
+            raise BindingError(self._missing[name])
+        known = [*self]
+        raise _NoSuchOperatorError(
+            f"no operator {name!r} is bound: wanted one of {', '.join(known)}{did_you_mean(name, known)}"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the operators."""
+        return iter(sorted({*type(self).__slots__, *self._missing} - {"_missing"}))
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self})
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise BindingError(f"cannot set {name!r}: bound operators are frozen; change the configuration and plan again")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise BindingError(
+            f"cannot delete {name!r}: bound operators are frozen; change the configuration and plan again"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len([*self])} operators>"
+
+
+_View = TypeVar("_View", bound=OpsView)
+
+
+class BoundOps(OpsView):
+    """The operators of a plan, ready to call; made by `dspark_ops.binding.bind`.
+
+    ``ops.argmax_rows`` is the kernel's own function where one kernel serves every row count at every site. Where kernels
+    differ by row count it is a function that looks at its argument's shape, and raises `UnplannedRowsError` for a count
+    that is not planned. Where sites differ, ask through `at`.
+    """
+
+    __slots__ = ("_contracts", "_plan", "_tables")
+    _plan: Plan
+    _tables: Mapping[str, Table]
+    _contracts: Mapping[str, Contract]
+
+    @classmethod
+    def freeze(cls, plan: Plan, tables: Mapping[str, Table], contracts: Mapping[str, Contract]) -> BoundOps:
+        """Return the frozen operators of a plan from their callables by operator, site and row count."""
+        functions, missing = _select(plan, tables, contracts, site=None, rows=None)
+        return _frozen(cls, functions, missing, _plan=plan, _tables=tables, _contracts=contracts)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that these operators follow."""
+        return self._plan
+
+    def at(self, *, rows: int | None = None, site: str | None = None) -> OpsView:
+        """Return the operators for one row count, for one site, or for both.
+
+        With `rows`, every attribute is the kernel's own function: a caller that keeps it, as a captured graph does, pays
+        nothing per call. The functions do not look at the row count again. `rows` counts the operator's own rows axis.
+
+        Args:
+            rows: a planned row count.
+            site: a place of the model, such as ``verify`` or ``draft``.
+
+        Raises:
+            UnplannedRowsError: `rows` is not planned.
+            BindingError: no operator has this site.
+        """
+        sites = list(dict.fromkeys(name for table in self._tables.values() for name in table))
+        if site is not None and site not in sites:
+            raise BindingError(
+                f"no operator is called at site {site!r}: the plan has {', '.join(sites)}{did_you_mean(site, sites)}"
+            )
+        if rows is not None and rows not in rows_of(self._plan.rows):
+            raise UnplannedRowsError(
+                f"{rows} rows are not planned, planned are {self._plan.rows}: plan again with rows that include {rows}"
+            )
+        functions, missing = _select(self._plan, self._tables, self._contracts, site=site, rows=rows)
+        return _frozen(OpsView, functions, missing)
+
+
+def _frozen(base: type[_View], functions: Mapping[str, Function], missing: Mapping[str, str], **values: Any) -> _View:
+    """Return an instance of a new class with one slot per operator: reads are as fast as can be, and writes raise."""
+    view = object.__new__(type(base.__name__, (base,), {"__slots__": tuple(functions), "__module__": base.__module__}))
+    for name, value in {**functions, **values, "_missing": missing}.items():
+        object.__setattr__(view, name, value)
+    return view
+
+
+def _select(
+    plan: Plan, tables: Mapping[str, Table], contracts: Mapping[str, Contract], *, site: str | None, rows: int | None
+) -> tuple[dict[str, Function], dict[str, str]]:
+    """Return one callable per operator, and for operators that have none here the text that says why."""
+    functions: dict[str, Function] = {}
+    missing: dict[str, str] = {}
+    for name, table in tables.items():
+        if site is not None and site not in table:
+            missing[name] = f"{name} is not called at site {site!r}: its sites are {', '.join(table)}"
+            continue
+        here = [table[site]] if site is not None else [*table.values()]
+        if rows is not None:
+            here = [{rows: by_rows[rows]} for by_rows in here]
+        if any(by_rows != here[0] for by_rows in here):
+            missing[name] = _differs(plan, name)
+            continue
+        distinct = list(dict.fromkeys(here[0].values()))
+        functions[name] = distinct[0] if len(distinct) == 1 else row_dispatch(contracts[name], here[0], plan.rows)
+    return functions, missing
+
+
+def _differs(plan: Plan, operator: str) -> str:
+    served = "; ".join(
+        f"{selection.site}: {', '.join(f'{choice.kernel.id} for rows {choice.rows}' for choice in selection.choices)}"
+        for selection in plan.of(operator)
+    )
+    return f"{operator} is served differently at its sites ({served}): ask for one with  ops.at(site=...).{operator}"

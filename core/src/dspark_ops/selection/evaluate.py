@@ -1,0 +1,205 @@
+"""Evaluation: every reason why a candidate may not serve a problem, and at which row counts each one holds.
+
+Reasons that do not depend on the row count are found once. A constraint that reads the rows axis becomes a mask: bit
+``i`` is set where row count ``rows[i]`` violates it. So the cost of planning hardly grows with the number of row counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from math import prod
+
+from dspark_ops.api.kernel import Kernel, Traits
+from dspark_ops.api.reason import Eligible, Ineligible, Reason, ReasonCode, Verdict
+from dspark_ops.api.region import Constraint
+from dspark_ops.contracts.contract import Contract
+from dspark_ops.selection.candidate import Candidate, kernel_candidate
+from dspark_ops.selection.device import Device
+from dspark_ops.selection.policy import OperatorPolicy
+from dspark_ops.selection.problem import Problem
+from dspark_ops.selection.registry import RegisteredKernel
+from dspark_ops.selection.requirements import PackageCheck, requirement_reasons
+from dspark_ops.selection.rows import rows_text
+from dspark_ops.selection.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One operator at one place, at these row counts, under these settings.
+
+    Attributes:
+        contract, problem: what is asked for.
+        rows: row counts, sorted.
+        settings, policy: the configuration, and what it means for this operator.
+    """
+
+    contract: Contract
+    problem: Problem
+    rows: tuple[int, ...]
+    settings: Settings
+    policy: OperatorPolicy
+
+    @property
+    def everywhere(self) -> int:
+        """The mask of all row counts."""
+        return (1 << len(self.rows)) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One reason, and the mask of the row counts at which it holds.
+
+    `constraint` is set where the reason's "got" depends on the row count; `on` then words it for a bucket.
+    """
+
+    reason: Reason
+    mask: int
+    constraint: Constraint | None = None
+
+    def on(self, question: Question, bucket: Sequence[int]) -> Reason:
+        """Return the reason as it reads for the row counts of a bucket."""
+        if self.constraint is None:
+            return self.reason
+        if self.constraint.kind == "axis":
+            return replace(self.reason, got=rows_text(bucket))
+        ends = dict.fromkeys(_check_at(self.constraint, question, count) for count in (bucket[0], bucket[-1]))
+        return replace(self.reason, got=" to ".join(reason.got for reason in ends if reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A candidate with all its findings."""
+
+    candidate: Candidate
+    findings: tuple[Finding, ...]
+
+    def verdict(self, question: Question, mask: int) -> Verdict:
+        """Return the verdict for the row counts of a mask, all of which have the same outcome."""
+        reasons = [finding for finding in self.findings if finding.mask & mask]
+        if not reasons:
+            return Eligible()
+        bucket = counts_in(question.rows, mask)
+        return Ineligible(tuple(finding.on(question, bucket) for finding in reasons))
+
+
+def counts_in(rows: Sequence[int], mask: int) -> tuple[int, ...]:
+    """Return the row counts whose bit is set."""
+    return tuple(count for index, count in enumerate(rows) if mask >> index & 1)
+
+
+def evaluate(registered: RegisteredKernel, question: Question, device: Device, packages: PackageCheck) -> Evaluation:
+    """Return a kernel's findings: requirements, semantics, region and settings, all of them."""
+    kernel = registered.kernel
+    candidate = kernel_candidate(registered, device.arch.name)
+    requirements = tuple(requirement_reasons(kernel, question.contract, device, packages))
+    return evaluation(candidate, question, traits=kernel.traits, requirements=requirements, kernel=kernel)
+
+
+def evaluation(
+    candidate: Candidate,
+    question: Question,
+    *,
+    traits: Traits,
+    requirements: Iterable[Reason] = (),
+    kernel: Kernel | None = None,
+    parts: Iterable[Finding] = (),
+) -> Evaluation:
+    """Return the findings of any candidate; core's own have no kernel, and a decomposition brings those of its parts."""
+    everywhere = question.everywhere
+    fixed = [*requirements, *_semantic_reasons(traits, question), *_settings_reasons(candidate, question)]
+    findings = [Finding(reason, everywhere) for reason in fixed]
+    findings += [finding for item in (kernel.region if kernel else ()) for finding in _region_findings(item, question)]
+    findings += parts
+    return Evaluation(candidate, tuple(findings))
+
+
+def _semantic_reasons(traits: Traits, question: Question) -> Iterator[Reason]:
+    for semantic in question.contract.semantics:
+        wanted = question.problem.options[semantic.name]
+        # A caller that takes any rule is served by every rule.
+        got = getattr(traits, semantic.name, "") or semantic.default
+        if wanted not in (got, "any"):
+            yield Reason(ReasonCode.SEMANTICS, semantic.name, str(wanted), got, origin=f"site {question.problem.site}")
+
+
+def _settings_reasons(candidate: Candidate, question: Question) -> Iterator[Reason]:
+    operator, settings = question.contract.name, question.settings
+    own = settings.of(operator)
+    for glob in own.deny:
+        if fnmatchcase(candidate.id, glob):
+            leaf = f"ops.{operator}.deny"
+            hint = f"remove {glob!r} from {leaf}"
+            yield Reason(
+                ReasonCode.DENIED, leaf, f"no id that matches {glob!r}", candidate.id, hint, settings.origin(leaf)
+            )
+    # A pin names its kernel more plainly than an order list does, so the list does not bar it.
+    if own.order and candidate.id != own.pin and order_index(candidate.id, own.order) == len(own.order):
+        leaf = f"ops.{operator}.order"
+        listed = " or ".join(own.order)
+        yield Reason(ReasonCode.NOT_LISTED, leaf, listed, candidate.id, f"add it to {leaf}", settings.origin(leaf))
+    # A decomposition's parts are barred by their own policy, see OperatorPolicy.is_weaker.
+    reason = question.policy.class_reason(operator, candidate)
+    if reason is not None:
+        yield reason
+
+
+def order_index(kernel_id: str, order: Sequence[str]) -> int:
+    """Return the position of the first glob that matches an id, or the length of the list if none does."""
+    return next((index for index, glob in enumerate(order) if fnmatchcase(kernel_id, glob)), len(order))
+
+
+def _region_findings(constraint: Constraint, question: Question) -> Iterator[Finding]:
+    rows_axis = question.contract.rows
+    try:
+        if rows_axis not in constraint.subjects():
+            reason = constraint.check(question.problem)
+            if reason is not None:
+                yield Finding(reason, question.everywhere)
+            return
+        mask = _violations(constraint, question)
+        if mask:
+            first = question.rows[(mask & -mask).bit_length() - 1]
+            reason = _check_at(constraint, question, first)
+            if reason is not None:
+                yield Finding(reason, mask, constraint)
+    except Exception as error:  # a plugin's constraint may raise anything; it must not stop the others
+        got = f"{type(error).__name__}: {error}"
+        reason = Reason(
+            ReasonCode.PREDICATE_RAISED,
+            constraint.subject,
+            constraint.text,
+            got,
+            hint="report this to the plugin's author",
+        )
+        yield Finding(reason, question.everywhere)
+
+
+def _violations(constraint: Constraint, question: Question) -> int:
+    """Return the mask of the row counts that violate a constraint."""
+    rows = question.rows
+    factor = _factor(constraint, question)
+    if constraint.test == "between" and factor:
+        low, high = constraint.values
+        start = 0 if low is None else bisect_left(rows, -(-low // factor))
+        end = len(rows) if high is None else bisect_right(rows, high // factor)
+        return question.everywhere & ~(((1 << end) - 1) & ~((1 << start) - 1))
+    return sum(1 << index for index, count in enumerate(rows) if _check_at(constraint, question, count) is not None)
+
+
+def _factor(constraint: Constraint, question: Question) -> int:
+    """Return what one row adds to the constrained size, or 0 where the size is not a multiple of the row count."""
+    symbols = list(constraint.subjects())
+    symbols.remove(question.contract.rows)
+    if question.contract.rows in symbols:
+        return 0
+    return prod(question.problem.axes.get(symbol, 0) for symbol in symbols)
+
+
+def _check_at(constraint: Constraint, question: Question, count: int) -> Reason | None:
+    return constraint.check(question.problem.with_rows(question.contract.rows, count))
+
+
+__all__ = ["Evaluation", "Finding", "Question", "counts_in", "evaluate", "evaluation", "order_index"]

@@ -1,0 +1,170 @@
+"""Texts for people, made from the values of a plan: they cannot say anything that planning did not decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dspark_ops.api.reason import Reason, ReasonCode
+from dspark_ops.selection.candidate import Candidate
+from dspark_ops.selection.evaluate import Question, counts_in
+from dspark_ops.selection.plan import Choice, Plan, Refusal, Selection
+from dspark_ops.selection.policy import operator_policy
+from dspark_ops.selection.problem import Problem
+from dspark_ops.selection.rows import rows_text
+
+#: What a person can change at once, against what another machine or another model would need.
+_FIXED = (ReasonCode.DEVICE_VENDOR, ReasonCode.DEVICE_ARCH, ReasonCode.FEATURE)
+
+
+def explain(plan: Plan, operator: str) -> str:
+    """Return an operator's candidates in order of preference, their verdicts, the settings in force and the failures."""
+    selections = plan.of(operator)
+    lines = [f"{operator}  contract {selections[0].contract}  model {plan.model}  device {_device(plan)}"]
+    for selection in selections:
+        lines += ["", f"site {selection.site}  {_facts(selection.problem)}"]
+        for choice in selection.choices:
+            lines += _indent(2, [f"rows {choice.rows}: {choice.kernel.id}{_tie(choice)}", *_candidates(choice)])
+    lines += ["", "settings", *_indent(2, _settings(plan, operator))]
+    lines += ["plugins", *_indent(2, _plugins(plan))]
+    lines.append(f"plan {plan.digest}")
+    return "\n".join(lines) + "\n"
+
+
+def report(plan: Plan) -> str:
+    """Return what serves each operator, one line per bucket, with the better candidates that were refused."""
+    rows = [("operator", "site", "rows", "kernel", "class", "evidence")]
+    notes: dict[int, list[str]] = {}
+    for selection in plan.selections:
+        for choice in selection.choices:
+            kernel = choice.kernel
+            rows.append(
+                (selection.operator, selection.site, choice.rows, kernel.id, kernel.rank.value, kernel.evidence.value)
+            )
+            notes[len(rows) - 1] = [
+                *([f"weaker than required: {kernel.rank.value}"] if choice.below else []),
+                *(f"better, refused: {item.candidate.id}: {_short(item)}" for item in choice.refused if item.better),
+                *(f"part {line}" for part in choice.parts for line in _part_lines(part)),
+            ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [f"plan for {plan.model} on {_device(plan)}, rows {plan.rows}"]
+    for index, row in enumerate(rows):
+        lines.append("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        lines += _indent(4, notes.get(index, []))
+    lines += ["plugins", *_indent(2, _plugins(plan))]
+    lines.append(f"plan {plan.digest}")
+    return "\n".join(lines) + "\n"
+
+
+def below_required(plan: Plan) -> tuple[str, ...]:
+    """Return one line for each bucket that a weaker class than required serves."""
+    return tuple(
+        f"{selection.operator} at {selection.site}, rows {choice.rows}: served by {choice.kernel.id} "
+        f"({choice.kernel.rank.value}), weaker than required; see plan.explain({selection.operator!r})"
+        for selection in plan.selections
+        for choice in selection.choices
+        if choice.below
+    )
+
+
+def nothing_serves(question: Question, mask: int, refused: Sequence[Refusal]) -> str:
+    """Return the text of the error for row counts that nothing may serve, or that a refused kernel was pinned to."""
+    policy, bucket = question.policy, rows_text(counts_in(question.rows, mask))
+    place = f"{question.contract.name} at {question.problem.site}, rows {bucket}"
+    if policy.pin is None:
+        head = f"{place}: no kernel may serve it"
+    else:
+        head = f"{place}: the pinned kernel {policy.pin} may not serve it (ops.{question.contract.name}.pin, {policy.pin_origin})"
+    return "\n".join([head, *_indent(2, [line for item in refused for line in _refusal(item)])])
+
+
+def _candidates(choice: Choice) -> Iterator[str]:
+    served = [(choice.kernel, "chosen, weaker than required" if choice.below else "chosen")]
+    served += [(candidate, "stand-by") for candidate in choice.standby]
+    everyone = [candidate for candidate, _ in served] + [item.candidate for item in choice.refused]
+    width = max(len(candidate.id) for candidate in everyone)
+    for item in (item for item in choice.refused if item.better):
+        yield from _refusal(item, width)
+    for number, (candidate, role) in enumerate(served, start=1):
+        yield f"{number:>2} {'*' if number == 1 else ' '} {_candidate(candidate, width)}  {role}"
+        if number == 1:
+            yield from _indent(5, [line for part in choice.parts for line in _part_lines(part)])
+    for item in (item for item in choice.refused if not item.better):
+        yield from _refusal(item, width)
+
+
+def _refusal(item: Refusal, width: int = 0) -> Iterator[str]:
+    yield f" -   {_candidate(item.candidate, width)}  refused"
+    for reason in item.reasons:
+        origin = f"  ({reason.origin})" if reason.origin else ""
+        yield f"       {reason.code.value:<13} {reason.field}: wanted {reason.wanted}, got {reason.got}{origin}"
+    yield f"       to use it: {'; '.join(_change(reason) for reason in item.reasons)}"
+
+
+def _change(reason: Reason) -> str:
+    """Return what would have to change for a reason to go away."""
+    if reason.hint:
+        return reason.hint
+    if reason.code in _FIXED:
+        return f"a device with {reason.field} {reason.wanted}"
+    return f"{reason.field}: {reason.wanted}" if reason.field not in reason.wanted else reason.wanted
+
+
+def _candidate(candidate: Candidate, width: int) -> str:
+    return f"{candidate.id:<{width}}  {candidate.rank.value:<9}  {candidate.evidence.value:<11}"
+
+
+def _part_lines(part: Selection) -> Iterator[str]:
+    for choice in part.choices:
+        yield f"{part.operator} rows {choice.rows}: {choice.kernel.id}  {choice.kernel.rank.value}  {choice.kernel.evidence.value}"
+        yield from _indent(2, [line for inner in choice.parts for line in _part_lines(inner)])
+
+
+def _short(item: Refusal) -> str:
+    reason, more = item.reasons[0], len(item.reasons) - 1
+    text = f"{reason.code.value} {reason.field}: wanted {reason.wanted}, got {reason.got}"
+    return f"{text} (and {more} more)" if more else text
+
+
+def _tie(choice: Choice) -> str:
+    return f"  (before {choice.tie} by its name only)" if choice.tie else ""
+
+
+def _facts(problem: Problem) -> str:
+    tensors = []
+    for name, dtype in problem.dtypes.items():
+        layout = problem.layouts.get(name)
+        tensors.append(f"{name} {dtype} {problem.strides[name]}{' ' + layout if layout else ''}")
+    facts = [f"{axis}={size}" for axis, size in problem.axes.items()]
+    facts += [f"{name}={value}" for name, value in problem.options.items()]
+    return "  ".join([", ".join(tensors), " ".join(facts)])
+
+
+def _settings(plan: Plan, operator: str) -> Iterator[str]:
+    """Yield every setting in force with its origin."""
+    settings, own = plan.settings, plan.settings.of(operator)
+    for leaf, value in (("pin", own.pin), ("order", ", ".join(own.order)), ("deny", ", ".join(own.deny))):
+        if value:
+            name = f"ops.{operator}.{leaf}"
+            yield f"{name} = {value}  ({settings.origin(name)})"
+    policy = operator_policy(settings, plan.device, operator, small=False)
+    require = policy.require.value if policy.require else "any class"
+    leaf, _, origin = policy.require_origin.partition(", ")
+    yield f"{leaf} = {require}  ({origin})"
+    yield f"policy.fallback = {policy.fallback}  ({policy.fallback_origin})"
+
+
+def _plugins(plan: Plan) -> Iterator[str]:
+    for record in plan.plugins:
+        yield f"{record.name} {record.version} ({record.distribution}): {record.kernels} kernels"
+    if not plan.plugins:
+        yield "none loaded"
+    yield from map(str, plan.failures)
+
+
+def _device(plan: Plan) -> str:
+    kind = ", simulated" if plan.device.simulated else ""
+    return f"{plan.device.arch.name} ({plan.device.name}{kind})"
+
+
+def _indent(count: int, lines: Iterable[str]) -> list[str]:
+    return [" " * count + line for line in lines]

@@ -1,0 +1,209 @@
+"""Plans: which kernel serves each operator, where, why, and what else could have; immutable, with canonical bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dspark_ops.api.reason import Reason
+from dspark_ops.errors import UnknownOperatorError
+from dspark_ops.selection.candidate import Candidate
+from dspark_ops.selection.codec import decode, encode, without
+from dspark_ops.selection.device import Device
+from dspark_ops.selection.problem import Problem
+from dspark_ops.selection.registry import PluginFailure, PluginRecord
+from dspark_ops.selection.rows import rows_of
+from dspark_ops.selection.settings import Settings
+from dspark_ops.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from dspark_ops.binding import BoundOps
+    from dspark_ops.contracts import Contract
+
+SCHEMA = 1
+
+#: Keys that say where a value came from. Two ranks that read one value from two files have one plan.
+_PROVENANCE = ("origin", "origins")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A candidate that may not serve, with every reason; `better` if it would have come before the chosen one."""
+
+    candidate: Candidate
+    reasons: tuple[Reason, ...]
+    better: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What serves one bucket: row counts for which every candidate has the same verdict.
+
+    Attributes:
+        rows: the bucket, see `dspark_ops.selection.rows`.
+        kernel: what was chosen.
+        standby: what else may serve, in order of preference.
+        refused: what may not, in order of preference.
+        below: the chosen class is weaker than required, and policy or a pin let it through.
+        tie: id of the stand-by that only its name put behind, or empty.
+        parts: for a decomposition, the selection of each part, which has one choice each.
+    """
+
+    rows: str
+    kernel: Candidate
+    standby: tuple[Candidate, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    below: bool = False
+    tie: str = ""
+    parts: tuple[Selection, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What serves one operator at one place.
+
+    Attributes:
+        contract: version of the operator's contract.
+        problem: the facts that were decided on.
+        choices: one per bucket, by lowest row count.
+    """
+
+    contract: int
+    problem: Problem
+    choices: tuple[Choice, ...]
+
+    @property
+    def operator(self) -> str:
+        """Name of the operator."""
+        return self.problem.operator
+
+    @property
+    def site(self) -> str:
+        """Name of the place."""
+        return self.problem.site
+
+    @property
+    def by_rows(self) -> dict[int, Choice]:
+        """The choice for each row count."""
+        return {count: choice for choice in self.choices for count in rows_of(choice.rows)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A frozen plan. Equal inputs give equal plans, equal bytes and equal digests.
+
+    Attributes:
+        device: what it is for.
+        model: name of the model's shapes.
+        rows: the row counts it covers.
+        settings: the configuration it follows.
+        selections: sorted by operator, then in the order of the contract's sites.
+        plugins, failures: what was loaded and what was not.
+    """
+
+    device: Device
+    model: str
+    rows: str
+    settings: Settings
+    selections: tuple[Selection, ...]
+    plugins: tuple[PluginRecord, ...] = ()
+    failures: tuple[PluginFailure, ...] = ()
+    schema: int = SCHEMA
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of the planned operators."""
+        return tuple(dict.fromkeys(selection.operator for selection in self.selections))
+
+    def of(self, operator: str) -> tuple[Selection, ...]:
+        """Return the selections of an operator, one per site.
+
+        Raises:
+            UnknownOperatorError: the plan has none of this name.
+        """
+        found = tuple(selection for selection in self.selections if selection.operator == operator)
+        if not found:
+            known = self.operators
+            raise UnknownOperatorError(
+                f"no operator {operator!r} in this plan for {self.model}: it has {', '.join(known)}{did_you_mean(operator, known)}"
+            )
+        return found
+
+    @property
+    def digest(self) -> str:
+        """``sha256:`` and the hash of all that decides what runs. Where a setting was written does not enter."""
+        text = _canonical(without(encode(self), _PROVENANCE))
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Return the canonical JSON text: sorted keys, no spaces, no times. `from_json` reads it back to an equal plan."""
+        return _canonical(encode(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Return the plan that a text holds.
+
+        Raises:
+            ValueError: the text is no plan, or one of another schema.
+        """
+        data = json.loads(text)
+        found = data.get("schema") if isinstance(data, dict) else None
+        if found != SCHEMA:
+            raise ValueError(f"cannot read a plan: wanted schema {SCHEMA}, got {found!r}")
+        plan: Plan = decode(cls, data)
+        return plan
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the JSON text to `path`; a reader sees the old file or the whole new one."""
+        target = Path(path)
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(self.to_json() + "\n")
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+    def report(self) -> str:
+        """Return a text for people: what serves each operator, one line per bucket, and better ones that were refused."""
+        from dspark_ops.selection.explain import report
+
+        return report(self)
+
+    def explain(self, operator: str) -> str:
+        """Return a text for people: an operator's candidates, their verdicts, where each setting came from.
+
+        Raises:
+            UnknownOperatorError: the plan has no operator of this name.
+        """
+        from dspark_ops.selection.explain import explain
+
+        return explain(self, operator)
+
+    def bind(self, *, contracts: Callable[[str], Contract] | None = None) -> BoundOps:
+        """Return the chosen callables, imported and prepared; see `dspark_ops.binding.bind`.
+
+        Raises:
+            BindingError: a kernel cannot be imported or prepared, or its signature is not the contract's.
+        """
+        # By name, because binding is a layer above: plans are made, read and compared without it.
+        bound: BoundOps = importlib.import_module("dspark_ops.binding").bind(self, contracts=contracts)
+        return bound
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_json() == other.to_json() if isinstance(other, Plan) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,92 @@
+"""The policy in force for one operator on one device: which class is required, and what a weaker one means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dspark_ops.api.kernel import RankClass
+from dspark_ops.api.reason import Reason, ReasonCode
+from dspark_ops.selection.candidate import Candidate
+from dspark_ops.selection.device import Device
+from dspark_ops.selection.settings import BUILT_IN, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPolicy:
+    """What holds for one operator, with the origin of each value.
+
+    Attributes:
+        require: the weakest class that may serve it; None admits all.
+        require_origin: leaf and origin of `require`.
+        fallback: ``fail``, ``warn`` or ``allow``.
+        fallback_origin: origin of `fallback`.
+        pin: kernel id that must serve it, or None.
+        pin_origin: origin of `pin`.
+        own_require: `require` was set for this operator by name.
+        small: the contract says that torch operations are good enough.
+    """
+
+    require: RankClass | None
+    require_origin: str
+    fallback: str
+    fallback_origin: str
+    pin: str | None
+    pin_origin: str
+    own_require: bool
+    small: bool
+
+    def is_weaker(self, candidate: Candidate) -> bool:
+        """Whether a candidate is of a weaker class than required.
+
+        A decomposition is judged by its parts, which are planned under their own policy; only ``fused`` refuses it as
+        such. A small operator's reference is good enough unless the class was set for that operator.
+        """
+        if self.require is None or candidate.rank.order <= self.require.order:
+            return False
+        if candidate.rank is RankClass.COMPOSED and self.require is not RankClass.FUSED:
+            return False
+        return self.own_require or not (self.small and candidate.rank is RankClass.REFERENCE)
+
+    def class_reason(self, operator: str, candidate: Candidate) -> Reason | None:
+        """Return why a candidate's class bars it, or None.
+
+        Only ``policy.fallback = "fail"`` bars any. A pin overrides the general requirement, not one that was set for the
+        same operator.
+        """
+        pinned = candidate.id == self.pin and not self.own_require
+        if self.require is None or self.fallback != "fail" or pinned or not self.is_weaker(candidate):
+            return None
+        return Reason(
+            ReasonCode.CLASS, "class", f"{self.require.value} or better", candidate.rank.value,
+            hint=f'set policy.fallback = "allow", or ops.{operator}.require_class = "{candidate.rank.value}"',
+            origin=f"{self.require_origin}; policy.fallback = fail, {self.fallback_origin}",
+        )  # fmt: skip
+
+
+def operator_policy(settings: Settings, device: Device, operator: str, *, small: bool) -> OperatorPolicy:
+    """Return the policy for an operator, with the device's defaults where nothing is set."""
+    own, policy = settings.of(operator), settings.policy
+    strict = device.is_accelerator and not device.simulated
+    kind = f"{'simulated ' if device.simulated else ''}{'accelerator' if device.is_accelerator else 'cpu'}"
+    default_origin = f"{BUILT_IN} for a {kind}" if not kind.startswith("a") else f"{BUILT_IN} for an {kind}"
+    if own.require_class is not None:
+        leaf = f"ops.{operator}.require_class"
+        require, require_origin = own.require_class, f"{leaf}, {settings.origin(leaf)}"
+    elif policy.require_class is not None:
+        require, require_origin = (
+            policy.require_class,
+            f"policy.require_class, {settings.origin('policy.require_class')}",
+        )
+    else:
+        require = RankClass.PORTABLE if device.is_accelerator else None
+        require_origin = f"policy.require_class, {default_origin}"
+    return OperatorPolicy(
+        require=require,
+        require_origin=require_origin,
+        fallback=policy.fallback or ("fail" if strict else "allow"),
+        fallback_origin=settings.origin("policy.fallback") if policy.fallback else default_origin,
+        pin=own.pin,
+        pin_origin=settings.origin(f"ops.{operator}.pin"),
+        own_require=own.require_class is not None,
+        small=small,
+    )
