@@ -38,6 +38,8 @@ _FAMILIES: Final = (
     "schedule",
     "accept",
     "mhc",
+    "accept_sampled",
+    "rope",
 )
 
 
