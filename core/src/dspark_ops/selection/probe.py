@@ -85,10 +85,9 @@ def probe_all(*, sources: ProbeSources | None = None) -> tuple[Device, ...]:
     if not devices:
         devices = (_cpu("; ".join(notes)),)
     facts, origins = _torch_facts(sources)
+    origins["features"] = "catalogue, by architecture"
     return tuple(
-        replace(
-            device, **_missing(device, facts), origins={**origins, **device.origins, "features": "catalogue, by arch"}
-        )
+        replace(device, torch=facts["torch"], toolkit=facts["toolkit"], origins={**origins, **device.origins})
         for device in devices
     )
 
@@ -104,23 +103,19 @@ def _listed(devices: tuple[Device, ...]) -> str:
     return ", ".join(f"{index}: {device.name} ({device.arch})" for index, device in enumerate(devices))
 
 
-def _missing(device: Device, facts: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in facts.items() if not getattr(device, name)}
-
-
 def _torch_facts(sources: ProbeSources) -> tuple[dict[str, str], dict[str, str]]:
     """Return torch's version and the toolkit it was built for, and their origins."""
     torch = sources.modules.get("torch")
     built_for = getattr(torch, "version", None)
     if built_for is not None:
         toolkit = built_for.cuda or getattr(built_for, "hip", None) or ""
-        facts = {"torch": str(torch.__version__), "toolkit": toolkit}  # type: ignore[union-attr]
+        facts = {"torch": str(getattr(torch, "__version__", "")), "toolkit": toolkit}
         return facts, dict.fromkeys(facts, "torch, already imported")
     try:
         distribution = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
-        return {}, {"torch": "not installed"}
-    facts, origins = {"torch": distribution.version}, {"torch": "package metadata"}
+        return {"torch": "", "toolkit": ""}, {"torch": "not installed"}
+    facts, origins = {"torch": distribution.version, "toolkit": ""}, {"torch": "package metadata"}
     version_file = Path(str(distribution.locate_file("torch/version.py")))
     if version_file.is_file():
         found = _TOOLKIT.search(version_file.read_text(encoding="utf-8", errors="replace"))
