@@ -37,8 +37,8 @@ def plan(
         device: what to plan for; by default the configured simulated device, or else the one of this machine.
         model: name of a known model, such as ``deepseek-v4.1-flash/tp4``, or the sizes of one.
         rows: every row count that an operator will be called with.
-        config: a file, tables as in the file, or settings that are complete; merged with the environment and the default
-            files, unless it is `Settings`.
+        config: a file, or tables as in the file, merged with the environment and the default files; or complete
+            `Settings`, taken as they are.
         registry: what may be chosen from; by default what the installed plugins offer.
         operators: names to plan; by default every operator that the model calls.
 

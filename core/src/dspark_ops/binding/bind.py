@@ -10,7 +10,7 @@ from typing import Any
 
 from dspark_ops import contracts as _contracts
 from dspark_ops.binding.bound import BoundOps, Function
-from dspark_ops.binding.targets import check_signature, resolve
+from dspark_ops.binding.targets import check_signature, refuse_hint, resolve
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.errors import BindingError
 from dspark_ops.selection.candidate import Candidate
@@ -93,5 +93,5 @@ class _Binding:
             except Exception as error:  # a plugin's preparation may raise anything
                 raise BindingError(
                     f"{kernel.id}: {kernel.prepare} failed for site {problem.site} on {self.plan.device.arch.name}: "
-                    f"{type(error).__name__}: {error}; refuse it with  ops.{problem.operator}.deny = [{kernel.id!r}]  and plan again"
+                    f"{type(error).__name__}: {error}; {refuse_hint(kernel.id, problem.operator)}"
                 ) from error

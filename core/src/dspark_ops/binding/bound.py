@@ -25,8 +25,8 @@ class _NoSuchOperatorError(UnknownOperatorError, AttributeError):
 class OpsView:
     """Operators as attributes, frozen: what ``ops.at(...)`` gives.
 
-    Reading an attribute raises `UnknownOperatorError` for a name that is not planned, and `BindingError` for an operator
-    that has no single callable here; the text says how to ask.
+    Reading an attribute raises `UnknownOperatorError` for a name that is not planned, and `BindingError` for an
+    operator that has no single callable here; the text says how to ask.
     """
 
     __slots__ = ("_missing",)
@@ -68,9 +68,9 @@ _View = TypeVar("_View", bound=OpsView)
 class BoundOps(OpsView):
     """The operators of a plan, ready to call; made by `dspark_ops.binding.bind`.
 
-    ``ops.argmax_rows`` is the kernel's own function where one kernel serves every row count at every site. Where kernels
-    differ by row count it is a function that looks at its argument's shape, and raises `UnplannedRowsError` for a count
-    that is not planned. Where sites differ, ask through `at`.
+    ``ops.argmax_rows`` is the kernel's own function where one kernel serves every row count at every site. Where
+    kernels differ by row count it is a function that looks at its argument's shape, and raises `UnplannedRowsError` for
+    a count that is not planned. Where sites differ, ask through `at`.
     """
 
     __slots__ = ("_contracts", "_plan", "_tables")
@@ -92,8 +92,8 @@ class BoundOps(OpsView):
     def at(self, *, rows: int | None = None, site: str | None = None) -> OpsView:
         """Return the operators for one row count, for one site, or for both.
 
-        With `rows`, every attribute is the kernel's own function: a caller that keeps it, as a captured graph does, pays
-        nothing per call. The functions do not look at the row count again. `rows` counts the operator's own rows axis.
+        With `rows`, every attribute is the kernel's own function: a caller that keeps it, as a captured graph does,
+        pays nothing per call. It does not look at the row count again. `rows` counts the operator's own rows axis.
 
         Args:
             rows: a planned row count.
@@ -118,7 +118,9 @@ class BoundOps(OpsView):
 
 def _frozen(base: type[_View], functions: Mapping[str, Function], missing: Mapping[str, str], **values: Any) -> _View:
     """Return an instance of a new class with one slot per operator: reads are as fast as can be, and writes raise."""
-    view = object.__new__(type(base.__name__, (base,), {"__slots__": tuple(functions), "__module__": base.__module__}))
+    view: _View = object.__new__(
+        type(base.__name__, (base,), {"__slots__": tuple(functions), "__module__": base.__module__})
+    )
     for name, value in {**functions, **values, "_missing": missing}.items():
         object.__setattr__(view, name, value)
     return view

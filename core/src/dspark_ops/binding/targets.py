@@ -22,13 +22,18 @@ def resolve(target: str, kernel_id: str, operator: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # a plugin's module may raise anything
         raise BindingError(
-            f"{kernel_id}: cannot import {target}: {type(error).__name__}: {error}; repair its plugin, "
-            f"or refuse it with  ops.{operator}.deny = [{kernel_id!r}]  and plan again"
+            f"{kernel_id}: cannot import {target}: {type(error).__name__}: {error}; "
+            f"repair its plugin, or {refuse_hint(kernel_id, operator)}"
         ) from error
     if not callable(found):
         raise BindingError(f"{kernel_id}: target {target} is a {type(found).__name__}, wanted a callable")
     function: Callable[..., Any] = found
     return function
+
+
+def refuse_hint(kernel_id: str, operator: str) -> str:
+    """Return the setting that makes a new plan do without a kernel."""
+    return f'refuse it with  ops.{operator}.deny = ["{kernel_id}"]  and plan again'
 
 
 def check_signature(function: Callable[..., Any], contract: Contract, kernel_id: str) -> None:

@@ -39,7 +39,7 @@ def kernel_candidate(registered: RegisteredKernel, arch: str) -> Candidate:
 
 
 def reference_candidate(operator: str, arch: str) -> Candidate:
-    """Return the contract's torch reference. It is the standard by definition, but only the CPU's numbers were checked."""
+    """Return the contract's torch reference: the standard by definition, but checked on the CPU only."""
     evidence = Evidence.CONFORMANT if arch == "cpu" else Evidence.DECLARED
     return Candidate(f"{CORE}/{operator}/reference", RankClass.REFERENCE, evidence)
 

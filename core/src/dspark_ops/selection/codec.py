@@ -15,7 +15,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value):
-        return {name: encode(getattr(value, name)) for name in _names(type(value))}
+        return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
@@ -31,31 +31,26 @@ def decode(kind: Any, data: Any) -> Any:
     Raises:
         ValueError: a field is missing or unknown, or a value does not have its type.
     """
-    if is_dataclass(kind):
-        hints = _hints(kind)
-        if not isinstance(data, dict) or data.keys() != hints.keys():
-            got = sorted(data) if isinstance(data, dict) else data
-            raise ValueError(f"{getattr(kind, '__name__', kind)}: wanted the fields {sorted(hints)}, got {got}")
-        return kind(**{name: decode(hint, data[name]) for name, hint in hints.items()})  # type: ignore[operator]
     origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return data
     if origin in (Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not type(None))
         return None if data is None else decode(inner, data)
-    if origin is tuple:
-        if arguments[-1] is Ellipsis:
-            return tuple(decode(arguments[0], item) for item in data)
-        return tuple(decode(argument, item) for argument, item in zip(arguments, data, strict=True))
-    if origin is frozenset:
+    if origin is tuple and isinstance(data, list):
+        kinds = arguments[:1] * len(data) if arguments[-1] is Ellipsis else arguments
+        return tuple(decode(inner, item) for inner, item in zip(kinds, data, strict=True))
+    if origin is frozenset and isinstance(data, list):
         return frozenset(decode(arguments[0], item) for item in data)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
+    if origin is Mapping and isinstance(data, dict):
         return {key: decode(arguments[1], item) for key, item in data.items()}
-    if kind is Any:
-        return data
-    if issubclass(kind, Enum):
+    if is_dataclass(kind) and isinstance(data, dict):
+        return _decode_fields(kind, data)
+    if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(data)
-    if not isinstance(data, kind):
-        raise ValueError(f"wanted {kind.__name__}, got {data!r}")
-    return data
+    if origin is None and not is_dataclass(kind) and isinstance(data, kind):
+        return data
+    raise ValueError(f"wanted {getattr(kind, '__name__', kind)}, got {data!r}")
 
 
 def without(data: Any, keys: Collection[str]) -> Any:
@@ -65,12 +60,14 @@ def without(data: Any, keys: Collection[str]) -> Any:
     return [without(item, keys) for item in data] if isinstance(data, list) else data
 
 
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _decode_fields(kind: Any, data: dict[str, Any]) -> Any:
+    hints = _hints(kind)
+    if data.keys() != hints.keys():
+        raise ValueError(f"{kind.__name__}: wanted the fields {sorted(hints)}, got {sorted(data)}")
+    return kind(**{name: decode(hint, data[name]) for name, hint in hints.items()})
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    return {item.name: hints[item.name] for item in fields(kind)}

@@ -1,7 +1,7 @@
 """Evaluation: every reason why a candidate may not serve a problem, and at which row counts each one holds.
 
 Reasons that do not depend on the row count are found once. A constraint that reads the rows axis becomes a mask: bit
-``i`` is set where row count ``rows[i]`` violates it. So the cost of planning hardly grows with the number of row counts.
+``i`` is set where row count ``rows[i]`` violates it. So planning costs hardly more for more row counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
 
-from dspark_ops.api.kernel import Kernel, Traits
+from dspark_ops.api.kernel import Traits
 from dspark_ops.api.reason import Eligible, Ineligible, Reason, ReasonCode, Verdict
 from dspark_ops.api.region import Constraint
 from dspark_ops.contracts.contract import Contract
@@ -95,7 +95,8 @@ def evaluate(registered: RegisteredKernel, question: Question, device: Device, p
     kernel = registered.kernel
     candidate = kernel_candidate(registered, device.arch.name)
     requirements = tuple(requirement_reasons(kernel, question.contract, device, packages))
-    return evaluation(candidate, question, traits=kernel.traits, requirements=requirements, kernel=kernel)
+    region = [item for item in kernel.region if isinstance(item, Constraint)]  # Kernel has flattened its groups
+    return evaluation(candidate, question, traits=kernel.traits, requirements=requirements, region=region)
 
 
 def evaluation(
@@ -104,14 +105,14 @@ def evaluation(
     *,
     traits: Traits,
     requirements: Iterable[Reason] = (),
-    kernel: Kernel | None = None,
+    region: Iterable[Constraint] = (),
     parts: Iterable[Finding] = (),
 ) -> Evaluation:
-    """Return the findings of any candidate; core's own have no kernel, and a decomposition brings those of its parts."""
+    """Return the findings of any candidate; a decomposition brings those of its parts."""
     everywhere = question.everywhere
     fixed = [*requirements, *_semantic_reasons(traits, question), *_settings_reasons(candidate, question)]
     findings = [Finding(reason, everywhere) for reason in fixed]
-    findings += [finding for item in (kernel.region if kernel else ()) for finding in _region_findings(item, question)]
+    findings += [finding for item in region for finding in _region_findings(item, question)]
     findings += parts
     return Evaluation(candidate, tuple(findings))
 

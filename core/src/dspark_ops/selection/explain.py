@@ -17,14 +17,14 @@ _FIXED = (ReasonCode.DEVICE_VENDOR, ReasonCode.DEVICE_ARCH, ReasonCode.FEATURE)
 
 
 def explain(plan: Plan, operator: str) -> str:
-    """Return an operator's candidates in order of preference, their verdicts, the settings in force and the failures."""
+    """Return an operator's candidates in order of preference, their verdicts, the settings in force, the failures."""
     selections = plan.of(operator)
-    lines = [f"{operator}  contract {selections[0].contract}  model {plan.model}  device {_device(plan)}"]
+    lines = [f"{operator}  contract {selections[0].contract}  model {plan.model}  device {device_text(plan)}"]
     for selection in selections:
-        lines += ["", f"site {selection.site}  {_facts(selection.problem)}"]
+        lines += ["", f"site {selection.site}  {facts_text(selection.problem)}"]
         for choice in selection.choices:
             lines += _indent(2, [f"rows {choice.rows}: {choice.kernel.id}{_tie(choice)}", *_candidates(choice)])
-    lines += ["", "settings", *_indent(2, _settings(plan, operator))]
+    lines += ["", "settings", *_indent(2, settings_in_force(plan, operator))]
     lines += ["plugins", *_indent(2, _plugins(plan))]
     lines.append(f"plan {plan.digest}")
     return "\n".join(lines) + "\n"
@@ -46,7 +46,7 @@ def report(plan: Plan) -> str:
                 *(f"part {line}" for part in choice.parts for line in _part_lines(part)),
             ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [f"plan for {plan.model} on {_device(plan)}, rows {plan.rows}"]
+    lines = [f"plan for {plan.model} on {device_text(plan)}, rows {plan.rows}"]
     for index, row in enumerate(rows):
         lines.append("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
         lines += _indent(4, notes.get(index, []))
@@ -73,7 +73,8 @@ def nothing_serves(question: Question, mask: int, refused: Sequence[Refusal]) ->
     if policy.pin is None:
         head = f"{place}: no kernel may serve it"
     else:
-        head = f"{place}: the pinned kernel {policy.pin} may not serve it (ops.{question.contract.name}.pin, {policy.pin_origin})"
+        leaf = f"ops.{question.contract.name}.pin"
+        head = f"{place}: the pinned kernel {policy.pin} may not serve it ({leaf}, {policy.pin_origin})"
     return "\n".join([head, *_indent(2, [line for item in refused for line in _refusal(item)])])
 
 
@@ -97,10 +98,10 @@ def _refusal(item: Refusal, width: int = 0) -> Iterator[str]:
     for reason in item.reasons:
         origin = f"  ({reason.origin})" if reason.origin else ""
         yield f"       {reason.code.value:<13} {reason.field}: wanted {reason.wanted}, got {reason.got}{origin}"
-    yield f"       to use it: {'; '.join(_change(reason) for reason in item.reasons)}"
+    yield f"       to use it: {'; '.join(change(reason) for reason in item.reasons)}"
 
 
-def _change(reason: Reason) -> str:
+def change(reason: Reason) -> str:
     """Return what would have to change for a reason to go away."""
     if reason.hint:
         return reason.hint
@@ -115,7 +116,8 @@ def _candidate(candidate: Candidate, width: int) -> str:
 
 def _part_lines(part: Selection) -> Iterator[str]:
     for choice in part.choices:
-        yield f"{part.operator} rows {choice.rows}: {choice.kernel.id}  {choice.kernel.rank.value}  {choice.kernel.evidence.value}"
+        kernel = choice.kernel
+        yield f"{part.operator} rows {choice.rows}: {kernel.id}  {kernel.rank.value}  {kernel.evidence.value}"
         yield from _indent(2, [line for inner in choice.parts for line in _part_lines(inner)])
 
 
@@ -129,7 +131,7 @@ def _tie(choice: Choice) -> str:
     return f"  (before {choice.tie} by its name only)" if choice.tie else ""
 
 
-def _facts(problem: Problem) -> str:
+def facts_text(problem: Problem) -> str:
     tensors = []
     for name, dtype in problem.dtypes.items():
         layout = problem.layouts.get(name)
@@ -139,7 +141,7 @@ def _facts(problem: Problem) -> str:
     return "  ".join([", ".join(tensors), " ".join(facts)])
 
 
-def _settings(plan: Plan, operator: str) -> Iterator[str]:
+def settings_in_force(plan: Plan, operator: str) -> Iterator[str]:
     """Yield every setting in force with its origin."""
     settings, own = plan.settings, plan.settings.of(operator)
     for leaf, value in (("pin", own.pin), ("order", ", ".join(own.order)), ("deny", ", ".join(own.deny))):
@@ -161,7 +163,7 @@ def _plugins(plan: Plan) -> Iterator[str]:
     yield from map(str, plan.failures)
 
 
-def _device(plan: Plan) -> str:
+def device_text(plan: Plan) -> str:
     kind = ", simulated" if plan.device.simulated else ""
     return f"{plan.device.arch.name} ({plan.device.name}{kind})"
 

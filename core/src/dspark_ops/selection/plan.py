@@ -131,9 +131,8 @@ class Plan:
         found = tuple(selection for selection in self.selections if selection.operator == operator)
         if not found:
             known = self.operators
-            raise UnknownOperatorError(
-                f"no operator {operator!r} in this plan for {self.model}: it has {', '.join(known)}{did_you_mean(operator, known)}"
-            )
+            have = f"it has {', '.join(known)}{did_you_mean(operator, known)}"
+            raise UnknownOperatorError(f"no operator {operator!r} in this plan for {self.model}: {have}")
         return found
 
     @property
@@ -143,7 +142,7 @@ class Plan:
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> str:
-        """Return the canonical JSON text: sorted keys, no spaces, no times. `from_json` reads it back to an equal plan."""
+        """Return the canonical JSON text: sorted keys, no spaces, no times. `from_json` reads it back."""
         return _canonical(encode(self))
 
     @classmethod
@@ -167,13 +166,13 @@ class Plan:
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(self.to_json() + "\n")
-            os.replace(temporary, target)
+            Path(temporary).replace(target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
 
     def report(self) -> str:
-        """Return a text for people: what serves each operator, one line per bucket, and better ones that were refused."""
+        """Return a text for people: what serves each operator, and the better candidates that were refused."""
         from dspark_ops.selection.explain import report
 
         return report(self)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dspark_ops.api.kernel import Package, Traits
-from dspark_ops.api.reason import Eligible, Ineligible, Reason, ReasonCode
+from dspark_ops.api.reason import Ineligible, Reason, ReasonCode
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.contracts.model_shapes import ModelShapes
 from dspark_ops.errors import ConfigError, SelectionError
-from dspark_ops.selection.candidate import Candidate, composed_candidate, reference_candidate
+from dspark_ops.selection.candidate import CORE, Candidate, composed_candidate, reference_candidate
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.evaluate import Evaluation, Finding, Question, counts_in, evaluate, evaluation
 from dspark_ops.selection.explain import nothing_serves
@@ -106,26 +106,21 @@ class _Planning:
 
     def check_settings(self) -> None:
         """Refuse settings of unknown operators, and pins that name no candidate."""
-        unknown_pins = []
+        faults: list[str] = []
         for name in sorted(self.settings.operators):
             if name not in self.contracts:
-                origin = next(
-                    (text for leaf, text in self.settings.origins.items() if leaf.startswith(f"ops.{name}.")),
-                    "settings",
-                )
+                leaves = [leaf for leaf in self.settings.origins if leaf.startswith(f"ops.{name}.")]
+                origin = self.settings.origin(min(leaves, default=f"ops.{name}"))
                 raise ConfigError(f"{origin}: no operator is named {name!r}{did_you_mean(name, self.contracts)}")
             pin = self.settings.of(name).pin
-            ids = [item.id for item in self.registry.of(name)] + [f"core/{name}/reference"]
-            if self.contracts[name].decomposition:
-                ids.append(f"core/{name}/composed")
+            ids = [item.id for item in self.registry.of(name)] + [f"{CORE}/{name}/reference"]
+            ids += [f"{CORE}/{name}/composed"] if self.contracts[name].decomposition else []
             if pin is not None and pin not in ids:
                 origin = self.settings.origin(f"ops.{name}.pin")
-                have = ", ".join(sorted(ids))
-                unknown_pins.append(
-                    f"ops.{name}.pin ({origin}): no kernel is named {pin!r}{did_you_mean(pin, ids)}\n  {name} has: {have}"
-                )
-        if unknown_pins:
-            raise SelectionError("\n".join([*unknown_pins, *self.failures()]))
+                faults.append(f"ops.{name}.pin ({origin}): no kernel is named {pin!r}{did_you_mean(pin, ids)}")
+                faults.append(f"  {name} has: {', '.join(sorted(ids))}")
+        if faults:
+            raise SelectionError("\n".join([*faults, *self.failures()]))
 
     def failures(self) -> list[str]:
         """Return one line per plugin that failed to load: what is missing may be what was wanted."""
@@ -155,61 +150,60 @@ class _Planning:
         evaluations.append(evaluation(reference_candidate(name, arch), question, traits=_CORE_TRAITS))
         parts, findings = self._parts(question)
         if question.contract.decomposition:
-            levels = [item.choice.kernel.evidence for _, outcomes in parts for item in outcomes if item.choice]
+            levels = [item.choice.kernel.evidence for part in parts for item in part.outcomes if item.choice]
             candidate = composed_candidate(name, levels)
             evaluations.append(evaluation(candidate, question, traits=_CORE_TRAITS, parts=findings))
         ranked = rank(evaluations, self.settings.of(name))
-        masks = {finding.mask for item in ranked for finding in item.findings}
-        for block in _partition(question.everywhere, masks):
+        for block in _partition(question.everywhere, {item.mask for entry in ranked for item in entry.findings}):
             outcome = self._choose(question, ranked, block)
-            if outcome.choice is None or outcome.choice.kernel.id != f"core/{name}/composed":
+            if outcome.choice is None or outcome.choice.kernel.id != f"{CORE}/{name}/composed":
                 yield outcome
                 continue
-            for smaller in _partition(block, {item.mask for _, outcomes in parts for item in outcomes}):
-                yield self._with_parts(self._choose(question, ranked, smaller), parts)
+            # Smaller buckets, so that in each of them one kernel serves each part.
+            for piece in _partition(block, {item.mask for part in parts for item in part.outcomes}):
+                smaller = self._choose(question, ranked, piece)
+                if smaller.choice is not None:
+                    yield replace(smaller, choice=_with_parts(smaller.choice, piece, parts))
 
-    def _parts(self, question: Question) -> tuple[list[tuple[Question, tuple[Outcome, ...]]], list[Finding]]:
-        """Return each part of a fused operator with its outcomes, and why the decomposition may not serve."""
+    def _parts(self, question: Question) -> tuple[list[_Part], list[Finding]]:
+        """Return the parts of a fused operator with their outcomes, and why the decomposition may not serve."""
         decomposition = question.contract.decomposition
-        parts: list[tuple[Question, tuple[Outcome, ...]]] = []
+        parts: list[_Part] = []
         findings: list[Finding] = []
         for name in decomposition.parts if decomposition else ():
             contract = self.contracts[name]
             sites = contract.sites(self.shapes)
-            same = [site for site in sites if site.name == question.problem.site] or (sites if len(sites) == 1 else ())
-            if not same:
-                got = ", ".join(site.name for site in sites) or "none"
+            # A part that is called at one place only has one set of facts, whatever the whole calls its place.
+            site = next((item for item in sites if item.name == question.problem.site or len(sites) == 1), None)
+            if site is None:
+                got = ", ".join(item.name for item in sites) or "none"
                 reason = Reason(ReasonCode.PART, name, f"a site {question.problem.site}", got)
                 findings.append(Finding(reason, question.everywhere))
                 continue
             rows = part_rows(question.contract, name, question.problem, question.rows)
-            part = self.question(contract, Problem.at(contract, same[0]), rows)
-            outcomes = self.outcomes(part)
-            parts.append((part, outcomes))
-            for item in outcomes:
+            part_question = self.question(contract, Problem.at(contract, site), rows)
+            part = _Part(part_question, self.outcomes(part_question))
+            parts.append(part)
+            for item in part.outcomes:
                 if item.choice is None:
-                    reasons = "; ".join(f"{refusal.candidate.id}: {refusal.reasons[0]}" for refusal in item.refused)
-                    findings.append(
-                        Finding(
-                            Reason(ReasonCode.PART, name, "a kernel that may serve it", f"none ({reasons})"), item.mask
-                        )
-                    )
+                    why = "; ".join(f"{refusal.candidate.id}: {refusal.reasons[0]}" for refusal in item.refused)
+                    reason = Reason(ReasonCode.PART, name, "a kernel that may serve it", f"none ({why})")
+                    findings.append(Finding(reason, item.mask))
         return parts, findings
 
     def _choose(self, question: Question, ranked: Sequence[Evaluation], block: int) -> Outcome:
         """Return the first eligible candidate of a block of row counts with one outcome, with all others beside it."""
         eligible: list[Candidate] = []
-        refused: list[tuple[int, Candidate, Ineligible]] = []
+        refused: list[Refusal] = []
         for item in ranked:
             verdict = item.verdict(question, block)
-            if isinstance(verdict, Eligible):
-                eligible.append(item.candidate)
+            if isinstance(verdict, Ineligible):
+                refused.append(Refusal(item.candidate, verdict.reasons, better=not eligible))
             else:
-                refused.append((len(eligible), item.candidate, verdict))
-        refusals = tuple(Refusal(candidate, verdict.reasons, before == 0) for before, candidate, verdict in refused)
+                eligible.append(item.candidate)
         pin = question.policy.pin
         if not eligible or (pin is not None and eligible[0].id != pin):
-            return Outcome(block, None, refusals)
+            return Outcome(block, None, tuple(refused))
         chosen, *standby = eligible
         own = self.settings.of(question.contract.name)
         tied = standby and preference(standby[0], own) == preference(chosen, own)
@@ -217,23 +211,36 @@ class _Planning:
             rows=rows_text(counts_in(question.rows, block)),
             kernel=chosen,
             standby=tuple(standby),
-            refused=refusals,
+            refused=tuple(refused),
             below=question.policy.is_weaker(chosen),
             tie=standby[0].id if tied else "",
         )
-        return Outcome(block, choice, refusals)
+        return Outcome(block, choice, choice.refused)
 
-    def _with_parts(self, outcome: Outcome, parts: Sequence[tuple[Question, tuple[Outcome, ...]]]) -> Outcome:
-        """Return a decomposition's outcome with what serves each part in the same block."""
-        chosen = []
-        for part, outcomes in parts:
-            choice = next(item.choice for item in outcomes if item.mask & outcome.mask)
-            here = replace(choice, rows=rows_text(counts_in(part.rows, outcome.mask)))
-            chosen.append(Selection(part.contract.version, part.problem, (here,)))
-        evidence = composed_candidate("", [item.choices[0].kernel.evidence for item in chosen]).evidence
-        kernel = replace(outcome.choice.kernel, evidence=evidence)
-        below = outcome.choice.below or any(item.choices[0].below for item in chosen)
-        return replace(outcome, choice=replace(outcome.choice, kernel=kernel, below=below, parts=tuple(chosen)))
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One part of a fused operator: what it is asked at the whole's row counts, one for one, and what serves it."""
+
+    question: Question
+    outcomes: tuple[Outcome, ...]
+
+
+def _with_parts(whole: Choice, mask: int, parts: Sequence[_Part]) -> Choice:
+    """Return a decomposition's choice with what serves each part at the same row counts."""
+    selections: list[Selection] = []
+    for part in parts:
+        rows = rows_text(counts_in(part.question.rows, mask))
+        choices = tuple(replace(item.choice, rows=rows) for item in part.outcomes if item.choice and item.mask & mask)
+        selections.append(Selection(part.question.contract.version, part.question.problem, choices))
+    chosen = [choice for selection in selections for choice in selection.choices]
+    proven = composed_candidate(whole.kernel.id, [choice.kernel.evidence for choice in chosen]).evidence
+    return replace(
+        whole,
+        kernel=replace(whole.kernel, evidence=proven),
+        below=whole.below or any(choice.below for choice in chosen),
+        parts=tuple(selections),
+    )
 
 
 def _partition(block: int, masks: set[int]) -> list[int]:

@@ -50,8 +50,8 @@ class OperatorPolicy:
     def class_reason(self, operator: str, candidate: Candidate) -> Reason | None:
         """Return why a candidate's class bars it, or None.
 
-        Only ``policy.fallback = "fail"`` bars any. A pin overrides the general requirement, not one that was set for the
-        same operator.
+        Only ``policy.fallback = "fail"`` bars any. A pin overrides the general requirement, not one that was set for
+        the same operator.
         """
         pinned = candidate.id == self.pin and not self.own_require
         if self.require is None or self.fallback != "fail" or pinned or not self.is_weaker(candidate):
@@ -67,16 +67,15 @@ def operator_policy(settings: Settings, device: Device, operator: str, *, small:
     """Return the policy for an operator, with the device's defaults where nothing is set."""
     own, policy = settings.of(operator), settings.policy
     strict = device.is_accelerator and not device.simulated
-    kind = f"{'simulated ' if device.simulated else ''}{'accelerator' if device.is_accelerator else 'cpu'}"
-    default_origin = f"{BUILT_IN} for a {kind}" if not kind.startswith("a") else f"{BUILT_IN} for an {kind}"
+    kind = "cpu" if not device.is_accelerator else "simulated accelerator" if device.simulated else "real accelerator"
+    default_origin = f"{BUILT_IN} for a {kind}"
+    require: RankClass | None
     if own.require_class is not None:
         leaf = f"ops.{operator}.require_class"
         require, require_origin = own.require_class, f"{leaf}, {settings.origin(leaf)}"
     elif policy.require_class is not None:
-        require, require_origin = (
-            policy.require_class,
-            f"policy.require_class, {settings.origin('policy.require_class')}",
-        )
+        require, leaf = policy.require_class, "policy.require_class"
+        require_origin = f"{leaf}, {settings.origin(leaf)}"
     else:
         require = RankClass.PORTABLE if device.is_accelerator else None
         require_origin = f"policy.require_class, {default_origin}"

@@ -71,6 +71,8 @@ def part_rows(whole: Contract, part: str, problem: Problem, rows: tuple[int, ...
         if symbol == whole.rows:
             continue
         if symbol not in problem.axes:
-            raise ValueError(f"{whole.name}: part {part} has {product} rows, but site {problem.site} fixes no axis {symbol}")
+            raise ValueError(
+                f"{whole.name}: part {part} has {product} rows, but site {problem.site} fixes no axis {symbol}"
+            )
         factor *= problem.axes[symbol]
     return tuple(count * factor for count in rows)
