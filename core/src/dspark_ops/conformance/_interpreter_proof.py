@@ -1,4 +1,4 @@
-"""The checks behind `dspark_ops.conformance.interpreter.prove`: kernels, and tables made from the formats' definitions."""
+"""The checks behind `interpreter.prove`: kernels, and tables made from the definitions of the formats."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def _narrowing_table(name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, A
     # Midway past the last value, in units of its spacing; bfloat16 overflows there, the 8-bit formats saturate anyway.
     top = _decode(np.array([last]), name)
     past = (top + (top - _decode(np.array([last - 1]), name)) / 2).astype(np.float32)
-    ends = np.array([top[0], np.nextafter(past[0], np.float32(0)), past[0], np.finfo(np.float32).max, np.inf], np.float32)
+    before = np.nextafter(past, np.float32(0))
+    ends = np.array([top[0], before[0], past[0], np.finfo(np.float32).max, np.inf], np.float32)
     end_codes = np.array([last, last, beyond, beyond, beyond])
     inputs = np.concatenate((low.astype(np.float32), below, middle, above, ends))
     codes = np.concatenate((code, code, even, code + 1, end_codes))
@@ -102,7 +103,8 @@ def _check_narrowing(name: str) -> str:
         if (wrong := np.flatnonzero(got != wanted)).size:
             first = wrong[0]
             how = "cast" if explicit else "store"
-            return f"{wrong.size} of {wanted.size} differ; {how} of {inputs[first]!r}: wanted {wanted[first]:#x}, got {got[first]:#x}"
+            example = f"{how} of {inputs[first]!r}: wanted {wanted[first]:#x}, got {got[first]:#x}"
+            return f"{wrong.size} of {wanted.size} differ; {example}"
     nan = _convert(torch.tensor([float("nan")]), dtype, True)
     return "" if torch.isnan(nan.float()).all() else f"a NaN became {nan.float().item()}"
 
@@ -134,8 +136,10 @@ def _check_arithmetic() -> str:
     x, y = (torch.randn(count, generator=generator).bfloat16() for _ in range(2))
     outs = {name: torch.empty(count, dtype=torch.bfloat16) for name in ("total", "product", "fused")}
     less = torch.empty(count, dtype=torch.bool)
-    InterpretedFunction(_arithmetic_kernel)[(1,)](x, y, outs["total"], outs["product"], less, outs["fused"], COUNT=count)
-    exact = {"total": x.double() + y.double(), "product": x.double() * y.double(), "fused": x.double() * y.double() + x.double()}
+    run = InterpretedFunction(_arithmetic_kernel)[(1,)]
+    run(x, y, outs["total"], outs["product"], less, outs["fused"], COUNT=count)
+    a, b = x.double(), y.double()
+    exact = {"total": a + b, "product": a * b, "fused": a * b + a}
     for name, values in exact.items():
         # Nearest means: no bfloat16 value lies nearer. The two next to the result are one code away.
         error = (outs[name].double() - values).abs()

@@ -1,9 +1,9 @@
 """Triton's CPU interpreter with its float conversions repaired, and the proof that they are right.
 
-As shipped (Triton 3.6 to 3.9) the interpreter truncates float32 to bfloat16 in casts and stores, drops the carry out of
-the mantissa in casts to 8-bit floats, and computes on the raw 16-bit patterns of bfloat16 in `tl.dot` and in plain
-arithmetic. A kernel's numbers then agree or differ for the wrong reason. Here those places go through torch, and `prove`
-checks the result against tables that come from the formats' definitions, not from torch.
+As shipped (seen in Triton 3.9) the interpreter truncates float32 to bfloat16 in casts and stores, drops the carry out
+of the mantissa in casts to 8-bit floats, and computes on the raw 16-bit patterns of bfloat16 in `tl.dot` and in plain
+arithmetic. A kernel's numbers then agree or differ for the wrong reason. Here those places go through torch, and
+`prove` checks the result against tables that come from the formats' definitions, not from torch.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def repaired_interpreter() -> Iterator[None]:
     missing = [name for name in _PATCHED if not hasattr(builder, name)]
     if missing or not hasattr(interpreter, "_convert_float"):
         raise EvidenceError(
-            f"cannot repair the interpreter of Triton {_triton_version()}: wanted {', '.join(_PATCHED)} and _convert_float "
-            f"in {interpreter.__file__}, {', '.join(missing) or '_convert_float'} missing; interpreted evidence is refused"
+            f"cannot repair the interpreter of Triton {_triton_version()}, so interpreted evidence is refused: wanted "
+            f"{', '.join(_PATCHED)} and _convert_float in {interpreter.__file__}, of which "
+            f"{', '.join(missing) or '_convert_float'} is missing"
         )
     original = {name: builder.__dict__[name] for name in _PATCHED}
     convert = interpreter._convert_float
@@ -73,9 +74,9 @@ def repaired_interpreter() -> Iterator[None]:
 def prove() -> tuple[str, ...]:
     """Check the repaired interpreter over every bfloat16, e4m3 and e5m2 value, and say what was checked.
 
-    For each pair of neighbours of a format, both signs: the two values, their midpoint (which goes to the even code), the
-    float32 values next to it, what lies beyond the largest value, and NaN; casts, stores and widening. Then bfloat16
-    `tl.dot` and arithmetic against exact results.
+    For each pair of neighbours of a format, both signs: the two values, their midpoint (which goes to the even code),
+    the float32 values next to it, what lies beyond the largest value, and NaN; casts, stores and widening. Then
+    bfloat16 `tl.dot` and arithmetic against exact results.
 
     Returns:
         One line per check.
@@ -96,7 +97,8 @@ def prove() -> tuple[str, ...]:
     if failed:
         listed = "\n  ".join(failed)
         raise EvidenceError(
-            f"the repaired interpreter of Triton {_triton_version()} is wrong, so interpreted evidence is refused:\n  {listed}"
+            f"the repaired interpreter of Triton {_triton_version()} is wrong, so interpreted evidence is refused:\n"
+            f"  {listed}"
         )
     return tuple(passed)
 
@@ -128,7 +130,7 @@ def _to_torch(data: np.ndarray[Any, Any], name: str) -> torch.Tensor:
 def _to_bits(values: torch.Tensor) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    bits = values.contiguous().view(torch.uint8).numpy() if values.dim() else values.reshape(1).view(torch.uint8).numpy()
+    bits = values.reshape(-1).view(torch.uint8).numpy()
     return bits.view(getattr(np, _BITS[values.element_size()])).reshape(tuple(values.shape))
 
 
@@ -164,7 +166,7 @@ def _converter(interpreter: Any, original: Callable[..., Any]) -> Callable[..., 
     return convert_float
 
 
-def _replacements(interpreter: Any, original: dict[str, Any], convert: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def _replacements(interpreter: Any, original: dict[str, Any], convert: Callable[..., Any]) -> dict[str, Any]:
     """Return the methods that replace those of the interpreter's builder."""
     import numpy as np
     import triton.language as tl

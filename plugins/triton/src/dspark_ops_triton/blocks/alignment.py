@@ -1,0 +1,15 @@
+"""How a launch tells the compiler that rows may be loaded 16 bytes at a time."""
+
+from __future__ import annotations
+
+import torch
+
+
+def stride_unit(rows: torch.Tensor) -> int:
+    """Return the number of elements in 16 bytes if every row of a 2-d tensor begins on a 16-byte boundary, else 1.
+
+    A kernel gets the row stride in this unit, as a number, and the unit as a constant: their product then carries the
+    factor that wide loads need, without a build per stride.
+    """
+    unit = 16 // rows.element_size()
+    return 1 if rows.stride(0) % unit or rows.data_ptr() % 16 else unit

@@ -1,0 +1,79 @@
+"""Portable ``mhc_combine_norm``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from dspark_ops_triton.blocks.alignment import stride_unit
+from dspark_ops_triton.blocks.norm import combine_copies, inverse_rms, round_bf16
+
+WARPS = 8
+
+
+@triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
+def combine_norm_kernel(
+    x, pre, weight, out, x_stride, pre_stride, eps,
+    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr,
+):  # fmt: skip
+    """Combine, round and normalise one token per program; `x_stride` counts groups of STRIDE_UNIT elements."""
+    token = tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, BLOCK)
+    mask = lanes < HIDDEN
+    total = combine_copies(x + token * x_stride * STRIDE_UNIT, pre + token * pre_stride, lanes, mask, COPIES, HIDDEN)
+    value = round_bf16(total)
+    scaled = value * inverse_rms(value, HIDDEN, eps)
+    gain = tl.load(weight + lanes, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + token * HIDDEN + lanes, (scaled * gain).to(tl.bfloat16), mask=mask)
+
+
+def mhc_combine_norm(x: torch.Tensor, pre: torch.Tensor, weight: torch.Tensor, eps: float = 1e-20) -> torch.Tensor:
+    """Return the RMS-normalised weighted sum of each token's N copies, as bfloat16 [T, H].
+
+    Args:
+        x: [T, N*H] bfloat16, last stride 1.
+        pre: [T, N] float32 or bfloat16, last stride 1.
+        weight: [H] bfloat16.
+        eps: added to the mean square, under the root.
+
+    Bytes moved: ``T * (2*N*H + 2*H) + 2*H``. Launches: 1, none for no tokens.
+
+    Source: N3.3.
+    """
+    tokens, copies, hidden = x.shape[0], pre.shape[1], weight.shape[0]
+    out = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=x.device)
+    if tokens == 0:
+        return out
+    unit = stride_unit(x)
+    combine_norm_kernel[(tokens,)](
+        x, pre, weight, out, x.stride(0) // unit, pre.stride(0), eps,
+        **launch_constants(copies, hidden, unit), **launch_options(),
+    )  # fmt: skip
+    return out
+
+
+def launch_constants(copies: int, hidden: int, unit: int) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch."""
+    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": triton.next_power_of_2(hidden), "STRIDE_UNIT": unit}
+
+
+def launch_options() -> dict[str, Any]:
+    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
+    return {"num_warps": WARPS, "enable_fp_fusion": False}
+
+
+def prepare_mhc_combine_norm(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
+    """Return `mhc_combine_norm`, compiled for the site's sizes and the dtype of its weights of the copies."""
+    if device.arch.vendor != "cpu":
+        copies, hidden = site.axes["N"], site.axes["H"]
+        pre = torch.zeros(2, copies, dtype=getattr(torch, site.dtypes.get("pre", "float32")), device="cuda")
+        weight = torch.zeros(hidden, dtype=torch.bfloat16, device="cuda")
+        width = triton.cdiv(copies * hidden, 16) * 16
+        buffer = torch.zeros(2 * width + 2, dtype=torch.bfloat16, device="cuda")
+        for x in (buffer[: 2 * width].view(2, width), buffer.view(2, width + 1), buffer.view(2, width + 1)[:, 1:]):
+            mhc_combine_norm(x[:, : copies * hidden], pre, weight)
+    return mhc_combine_norm

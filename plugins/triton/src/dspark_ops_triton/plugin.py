@@ -1,0 +1,119 @@
+"""The manifest of the portable Triton kernels. Importing this needs neither torch nor Triton."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dspark_ops.api import (
+    Evidence,
+    Kernel,
+    Manifest,
+    Package,
+    RankClass,
+    Traits,
+    any_gpu,
+    any_of,
+    axis,
+    contiguous,
+    dtype,
+    hookimpl,
+    unit_last_stride,
+)
+
+TRITON = Package("triton", "triton", ">=3.6", install="pip install 'dspark-ops-triton[triton]'")
+
+#: What the tests of this plugin do for every kernel: build it for these architectures, check its numbers in the
+#: interpreter, and (by hand, recorded under benchmarks/) run it where such a device was at hand.
+EVIDENCE = (
+    ("sm_90", Evidence.INTERPRETED),
+    ("sm_100", Evidence.INTERPRETED),
+    ("sm_103", Evidence.INTERPRETED),
+    ("gfx942", Evidence.INTERPRETED),
+    ("gfx950", Evidence.INTERPRETED),
+)
+
+_ARGMAX = Kernel(
+    "argmax_rows",
+    variant="one_launch",
+    target="dspark_ops_triton.argmax:argmax_rows",
+    prepare="dspark_ops_triton.argmax:prepare_argmax_rows",
+    arch=any_gpu(),
+    region=[
+        dtype("x", "float32", "bfloat16", "float16"),
+        unit_last_stride("x"),
+        axis("V").between(1, 2**30),
+        axis("R").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
+    evidence=EVIDENCE,
+    packages=(TRITON,),
+    note="1 launch; reads the logits once, 8 bytes per row out; 64-bit offsets",
+)
+
+_COMBINE_NORM = Kernel(
+    "mhc_combine_norm",
+    variant="row_program",
+    target="dspark_ops_triton.mhc:mhc_combine_norm",
+    prepare="dspark_ops_triton.mhc:prepare_mhc_combine_norm",
+    arch=any_gpu(),
+    region=[
+        dtype("x", "bfloat16"),
+        dtype("pre", "float32", "bfloat16"),
+        dtype("weight", "bfloat16"),
+        unit_last_stride("x", "pre"),
+        contiguous("weight"),
+        axis("N").one_of(4),
+        # The token is held in registers: 8192 lanes over 8 warps is what was built without spills.
+        axis("H").between(1, 8192),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True, batch_invariant=True),
+    evidence=EVIDENCE,
+    packages=(TRITON,),
+    note="1 launch, one program per token; 2*N*H + 2*H bytes per token; 64-bit offsets",
+)
+
+_FINALIZE = Kernel(
+    "accept_finalize",
+    variant="one_launch",
+    target="dspark_ops_triton.accept:accept_finalize",
+    prepare="dspark_ops_triton.accept:prepare_accept_finalize",
+    arch=any_gpu(),
+    region=[
+        dtype("correct_len", "int32"),
+        dtype("bonus", "int64"),
+        dtype("drafts", "int64"),
+        dtype("prefix_lens", "int32", "int64"),
+        contiguous("correct_len", "bonus", "prefix_lens"),
+        unit_last_stride("drafts"),
+        axis("G").between(1, 63),
+        axis("B").at_most(2**31 - 16),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True, batch_invariant=True),
+    evidence=EVIDENCE,
+    packages=(TRITON,),
+    note="1 launch for lengths and tokens together; about 30 bytes per request and 16 per draft",
+)
+
+KERNELS = (_ARGMAX, _COMBINE_NORM, _FINALIZE)
+
+
+def _interpreted(kernel: Kernel) -> Kernel:
+    """Return the kernel as Triton's interpreter runs it on a CPU: only where the device says that it is switched on."""
+    return replace(
+        kernel,
+        variant=f"{kernel.variant}_interpreted",
+        arch=any_of("cpu"),
+        features=("triton_interpreter",),
+        evidence=(("cpu", Evidence.INTERPRETED),),
+        traits=replace(kernel.traits, graph_safe=False),
+        note="for tests: Triton's CPU interpreter, a thousand times slower than torch",
+    )
+
+
+@hookimpl
+def dspark_ops_manifest() -> Manifest:
+    """Return the portable Triton kernels."""
+    return Manifest("triton", api=">=1,<2", kernels=(*KERNELS, *map(_interpreted, KERNELS)))
