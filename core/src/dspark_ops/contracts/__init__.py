@@ -40,6 +40,10 @@ _FAMILIES: Final = (
     "mhc",
     "accept_sampled",
     "rope",
+    "moe",
+    "activation",
+    "kv_store",
+    "attention",
 )
 
 
