@@ -79,15 +79,18 @@ def plan(
     return made
 
 
-def probe() -> Device:
+def probe(which: int | None = None) -> Device:
     """Return what is known of this machine's device, without creating a device context.
 
+    Args:
+        which: index of the device; needed only where several differ.
+
     Raises:
-        DeviceError: it cannot be probed.
+        DeviceError: it cannot be probed, or several differ and none is named.
     """
     from dspark_ops.selection.probe import probe as probe_device
 
-    return probe_device()
+    return probe_device(which)
 
 
 def _check_package(package: Package) -> Reason | None:

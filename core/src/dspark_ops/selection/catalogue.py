@@ -12,8 +12,6 @@ from dspark_ops.suggest import did_you_mean
 
 __all__ = ["Product", "catalogue", "features_of", "product_of", "simulated_device"]
 
-_GB: Final = 10**9
-
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -24,7 +22,7 @@ class Product:
         arch: name of its architecture.
         full_name: name that the driver reports.
         units: streaming multiprocessors (NVIDIA) or compute units (AMD); 0 where that means nothing.
-        memory: nominal capacity in bytes. A real part reports a few percent more or less than the data sheet.
+        memory: bytes. Data sheets write GB where drivers count GiB; a real part reports up to a few percent less.
         source: where the figures come from.
     """
 
@@ -38,13 +36,25 @@ class Product:
 
 # The first product of an architecture stands for it when only the architecture is named.
 _PRODUCTS: Final = (
-    Product("H200", "sm_90", "NVIDIA H200", 132, 141 * _GB, "NVIDIA H200 data sheet; SM count: Hopper white paper"),
-    Product("H100", "sm_90", "NVIDIA H100 80GB HBM3", 132, 80 * _GB, "NVIDIA Hopper white paper, H100 SXM5"),
-    Product("B200", "sm_100", "NVIDIA B200", 148, 180 * _GB, "HGX B200 data sheet; SM count: as devices report it"),
-    # NVIDIA publishes the full design of Blackwell Ultra (160 SMs) only. These two counts were not read from a document
-    # or a device by this project: they are what users of the parts report.
-    Product("B300", "sm_103", "NVIDIA B300 SXM6 AC", 148, 288 * _GB, "Blackwell Ultra data sheet; SM count: see above"),
-    Product("GB300", "sm_103", "NVIDIA GB300", 152, 288 * _GB, "Blackwell Ultra data sheet; SM count: see above"),
+    Product("H200", "sm_90", "NVIDIA H200", 132, 141 * 2**30, "NVIDIA H200 data sheet; SM count: Hopper white paper"),
+    Product("H100", "sm_90", "NVIDIA H100 80GB HBM3", 132, 80 * 2**30, "NVIDIA Hopper white paper, H100 SXM5"),
+    Product("B200", "sm_100", "NVIDIA B200", 148, 180 * 2**30, "HGX B200 data sheet; SM count: as devices report it"),
+    Product(
+        "B300",
+        "sm_103",
+        "NVIDIA B300 SXM6 AC",
+        148,
+        288 * 2**30,
+        "Blackwell Ultra data sheet; SM count: users' reports",
+    ),
+    Product(
+        "GB300",
+        "sm_103",
+        "NVIDIA GB300",
+        152,
+        288 * 2**30,
+        "Blackwell Ultra data sheet; SM count: users' reports",
+    ),
     Product("MI300X", "gfx942", "AMD Instinct MI300X", 304, 192 * 2**30, "ROCm GPU specifications"),
     Product("MI355X", "gfx950", "AMD Instinct MI355X", 256, 288 * 2**30, "ROCm GPU specifications"),
     Product("MI350X", "gfx950", "AMD Instinct MI350X", 256, 288 * 2**30, "ROCm GPU specifications"),

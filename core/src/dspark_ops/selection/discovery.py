@@ -16,7 +16,7 @@ from dspark_ops.selection.registry import PluginFailure, Registry
 from dspark_ops.selection.settings import Settings
 from dspark_ops.suggest import did_you_mean
 
-__all__ = ["build_registry", "discover", "find_plugins"]
+__all__ = ["build_registry", "discover", "find_plugins", "survey"]
 
 _log: Final = logging.getLogger("dspark_ops.plugins")
 
@@ -35,6 +35,13 @@ def discover(settings: Settings | None = None, path: Sequence[str] | None = None
         PluginError: a plugin could not be loaded and ``policy.plugin_error`` is ``fail``.
     """
     settings = settings or Settings()
+    registry = survey(settings, path)
+    _report(registry, settings)
+    return registry
+
+
+def survey(settings: Settings, path: Sequence[str] | None = None) -> Registry:
+    """Return the registry of all installed plugins that the settings allow, whatever failed, and report nothing."""
     found, failures = find_plugins(path)
     failures.extend(_absent(settings, found))
     allowed: list[FoundPlugin] = []
@@ -51,9 +58,7 @@ def discover(settings: Settings | None = None, path: Sequence[str] | None = None
             loaded.append(outcome)
         else:
             failures.append(outcome)
-    registry = assemble(loaded, failures)
-    _report(registry, settings)
-    return registry
+    return assemble(loaded, failures)
 
 
 def find_plugins(path: Sequence[str] | None = None) -> tuple[list[FoundPlugin], list[PluginFailure]]:

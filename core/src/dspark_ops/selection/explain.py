@@ -132,6 +132,8 @@ def _tie(choice: Choice) -> str:
 
 
 def facts_text(problem: Problem) -> str:
+    """Return the facts of a problem on one line: tensors, then sizes, then options."""
+    """Return the facts of a problem in one line: tensors, then axes and options."""
     tensors = []
     for name, dtype in problem.dtypes.items():
         layout = problem.layouts.get(name)
@@ -148,8 +150,10 @@ def settings_in_force(plan: Plan, operator: str) -> Iterator[str]:
         if value:
             name = f"ops.{operator}.{leaf}"
             yield f"{name} = {value}  ({settings.origin(name)})"
-    policy = operator_policy(settings, plan.device, operator, small=False)
+    small = plan.of(operator)[0].small
+    policy = operator_policy(settings, plan.device, operator, small=small)
     require = policy.require.value if policy.require else "any class"
+    require += ", or the reference, since the operator is small" if small and not policy.own_require else ""
     leaf, _, origin = policy.require_origin.partition(", ")
     yield f"{leaf} = {require}  ({origin})"
     yield f"policy.fallback = {policy.fallback}  ({policy.fallback_origin})"
@@ -164,6 +168,8 @@ def _plugins(plan: Plan) -> Iterator[str]:
 
 
 def device_text(plan: Plan) -> str:
+    """Return the architecture and the name of a plan's device."""
+    """Return a plan's device in words."""
     kind = ", simulated" if plan.device.simulated else ""
     return f"{plan.device.arch.name} ({plan.device.name}{kind})"
 

@@ -13,6 +13,7 @@ import pluggy
 from dspark_ops.api import hooks
 from dspark_ops.api.manifest import Manifest
 from dspark_ops.errors import PluginError
+from dspark_ops.selection.candidate import CORE
 from dspark_ops.selection.manifest_check import api_fault, kernel_faults
 from dspark_ops.selection.registry import PluginFailure, PluginRecord, RegisteredKernel, Registry
 
@@ -114,6 +115,8 @@ def build_registry(manifests: Iterable[Manifest]) -> Registry:
     for manifest in manifests:
         if any(manifest.name == other.record.name for other in loaded):
             faults.append(f"two manifests are named {manifest.name!r}")
+        if reserved := _name_fault(manifest.name):
+            faults.append(reserved)
         api = api_fault(manifest.api)
         faults.extend([f"{manifest.name}: {api}"] if api else kernel_faults(manifest))
         record = PluginRecord(
@@ -156,6 +159,10 @@ def _one_manifest(results: object, found: FoundPlugin) -> Manifest:
     return manifest
 
 
+def _name_fault(name: str) -> str | None:
+    return f"the name {name!r} is reserved: core's own candidates have it in their ids" if name == CORE else None
+
+
 def _check(manifest: Manifest, found: FoundPlugin) -> None:
     if api := api_fault(manifest.api):
         raise _RefusedError("api", [api])
@@ -163,5 +170,7 @@ def _check(manifest: Manifest, found: FoundPlugin) -> None:
         raise _RefusedError(
             "identity", [f"its manifest is named {manifest.name!r}, its entry point {found.name!r}: they must be equal"]
         )
+    if reserved := _name_fault(manifest.name):
+        raise _RefusedError("identity", [reserved])
     if faults := kernel_faults(manifest):
         raise _RefusedError("manifest", faults)
