@@ -21,7 +21,8 @@ class Argument:
 
     Attributes:
         name: parameter name.
-        shape: one entry per dimension: an axis symbol (``"R"``), a product of symbols (``"B*W"``), or a number.
+        shape: one entry per dimension: an axis symbol (``"R"``), a product of symbols (``"B*W"``), a number, or ``"*"``
+            for a size that decides nothing, such as the number of pages of a cache.
         dtypes: torch dtype names that the contract admits.
         strides: the loosest form that the contract admits: ``contiguous``, ``unit_last`` or ``any``.
         layouts: names of the byte layouts that the contract admits; empty for plain tensors.

@@ -10,10 +10,11 @@ class Exactness:
     """The comparison that an output must pass.
 
     Attributes:
-        kind: ``bitwise``, ``bitwise_given`` (given another output of the same call), ``ulp``, ``relative``,
-            ``absolute`` or ``law`` (equal in distribution only).
-        amount: the bound for ``ulp`` (units in the last place of the output's dtype), ``relative`` (Frobenius norm of
-            the difference over that of the reference) and ``absolute`` (largest difference).
+        kind: ``bitwise``, ``bitwise_given`` (given another output of the same call), ``mismatch``, ``ulp``,
+            ``relative``, ``absolute`` or ``law`` (equal in distribution only).
+        amount: the bound for ``mismatch`` (share of the elements that the reference changed), ``ulp`` (units in the
+            last place of the output's dtype), ``relative`` (Frobenius norm of the difference over that of the
+            reference) and ``absolute`` (largest difference).
         given: for ``bitwise_given``, the output from which this one must follow exactly.
     """
 
@@ -35,6 +36,14 @@ def bitwise() -> Exactness:
 def bitwise_given(output: str) -> Exactness:
     """Every bit follows from the operator's own `output` by the contract's rule."""
     return Exactness("bitwise_given", given=output)
+
+
+def mismatch(share: float) -> Exactness:
+    """Of the elements that the reference changes, at most this share may differ at all; all others are untouched.
+
+    For bytes of quantised values, where a last-bit difference of a statistic moves a few codes by one step.
+    """
+    return Exactness("mismatch", share)
 
 
 def ulp(count: int) -> Exactness:

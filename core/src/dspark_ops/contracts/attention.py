@@ -1,0 +1,203 @@
+"""Sparse decode attention over paged latent KV: one latent row per token is key and value of every head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dspark_ops._lazy import torch
+from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Site
+from dspark_ops.contracts.exactness import absolute, relative
+from dspark_ops.contracts.layouts import KV_V4, page_layout
+from dspark_ops.errors import ContractError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dspark_ops.contracts.layouts import PageLayout
+    from dspark_ops.contracts.model_shapes import ModelShapes
+
+
+def sparse_mla_decode(
+    q: Tensor,
+    cache: Tensor,
+    indices: Tensor,
+    lengths: Tensor | None = None,
+    sink: Tensor | None = None,
+    extra_cache: Tensor | None = None,
+    extra_indices: Tensor | None = None,
+    extra_lengths: Tensor | None = None,
+    page_size: int = 64,
+    extra_page_size: int = 64,
+    layout: str = "kv_v4",
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
+
+    Args:
+        q: [T, A, D] bfloat16, rotated at the query position.
+        cache: [pages, page_bytes] uint8.
+        indices: [T, W] int32 cache slots. -1, or a slot beyond the last page, adds nothing.
+        lengths: [T] int32: only the first ``lengths[t]`` columns of row t count; None counts all W.
+        sink: [A] float32, the logit of an entry without a value: it joins the denominator only. None or -inf: no sink.
+        extra_cache: second cache of the same layout, its entries under the same softmax; None for none.
+        extra_indices: [T, X] int32 slots of the extra cache.
+        extra_lengths: [T] int32, as `lengths`.
+        page_size: slots of a page of `cache`.
+        extra_page_size: slots of a page of `extra_cache`.
+        layout: name of the page layout of both caches.
+        scale: factor of the scores; None means D ** -0.5.
+
+    Returns:
+        out [T, A, D] bfloat16, and lse [T, A] float32: the natural log-sum-exp of the scores, without the sink. A row
+        without a valid entry gives 0 and +inf.
+
+    Raises:
+        ContractError: queries do not have the layout's width, a cache does not have its page size, or only one of
+            `extra_cache` and `extra_indices` is given.
+
+    Source: N appendix A, C5.2. Entries are dequantised as code times scale, which is exact. What invalid columns point
+    at is never read. Lanes of the output are still rotated at the key positions.
+    """
+    pages = page_layout(layout)
+    if q.shape[-1] != pages.width:
+        raise ContractError(f"sparse_mla_decode: wanted {pages.width} lanes for layout {layout}, got {q.shape[-1]}")
+    if (extra_cache is None) != (extra_indices is None):
+        raise ContractError("sparse_mla_decode: wanted extra_cache and extra_indices together, got one of them")
+    entries, valid = _gather(pages, cache, indices, lengths, page_size)
+    if extra_cache is not None and extra_indices is not None:
+        more, more_valid = _gather(pages, extra_cache, extra_indices, extra_lengths, extra_page_size)
+        entries, valid = torch.cat([entries, more], 1), torch.cat([valid, more_valid], 1)
+    # float64: the order of summation, and so the other rows of the call, cannot show in the rounded result.
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.einsum("tad,twd->taw", q.double(), entries) * factor
+    scores = scores.masked_fill(~valid[:, None], -torch.inf)
+    some = valid.any(1)[:, None]
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.masked_fill(~some, 0.0)[..., None]).exp()
+    if sink is not None:
+        weights = weights / (1 + (sink.double() - lse.masked_fill(~some, 0.0)).exp())[..., None]
+    out = torch.einsum("taw,twd->tad", weights, entries)
+    return out.float().bfloat16(), lse.masked_fill(~some, torch.inf).float()
+
+
+def _gather(
+    pages: PageLayout, cache: Tensor, indices: Tensor, lengths: Tensor | None, page_size: int
+) -> tuple[Tensor, Tensor]:
+    """Return the named entries [T, w, D] float64 and which are valid [T, w]; columns that no row uses are left out.
+
+    Each slot is dequantised once, however many rows name it. Invalid columns hold zeros, whatever their slot holds.
+    """
+    valid = (indices >= 0) & (indices < cache.shape[0] * page_size)
+    if lengths is not None:
+        valid &= torch.arange(indices.shape[1], device=indices.device) < lengths[:, None]
+    used = valid.any(0)
+    indices, valid = indices[:, used], valid[:, used]
+    slots, where = torch.unique(indices[valid], return_inverse=True)
+    table = torch.cat([pages.load(cache, slots, page_size), cache.new_zeros(1, pages.width, dtype=torch.float32)])
+    rows = torch.full_like(indices, slots.numel(), dtype=torch.int64)
+    rows[valid] = where
+    return table.double()[rows], valid
+
+
+def _filled_cache(slots: int, page_size: int, generator: torch.Generator) -> Tensor:
+    pages = -(-slots // page_size)
+    cache = torch.zeros(pages, KV_V4.page_bytes(page_size), dtype=torch.uint8)
+    rows = torch.randn(pages * page_size, 512, generator=generator)
+    KV_V4.store(cache, torch.arange(pages * page_size), rows, page_size)
+    return cache
+
+
+def _cases(scale: str, seed: int) -> Iterator[Case]:
+    generator = torch.Generator().manual_seed(seed)
+    sizes = ((1, 2, 8, 4), (3, 3, 16, 16)) if scale == "small" else ((1, 16, 128, 512), (6, 16, 128, 512))
+    for rows, heads, width, extra in sizes:
+        page_size = 16 if scale == "small" else 64
+        cache = _filled_cache(4 * width, page_size, generator)
+        extra_cache = _filled_cache(4 * extra, page_size, generator)
+        q = (2 * torch.randn(rows, heads, 512, generator=generator)).bfloat16()
+        indices = torch.rand(rows, 4 * width, generator=generator).argsort(-1)[:, :width].int()
+        extra_indices = torch.rand(rows, 4 * extra, generator=generator).argsort(-1)[:, :extra].int()
+        sink = torch.randn(heads, generator=generator) * 3
+        main: dict[str, Any] = {"q": q, "cache": cache, "indices": indices, "page_size": page_size}
+        both = {**main, "extra_cache": extra_cache, "extra_indices": extra_indices, "extra_page_size": page_size}
+        lengths = torch.randint(1, width + 1, (rows,), generator=generator).int()
+        extra_lengths = torch.randint(1, extra + 1, (rows,), generator=generator).int()
+        size = f"{rows}x{heads}, {width}+{extra} entries"
+        yield Case(f"window only, {size}", main)
+        yield Case(f"window with sink, {size}", {**main, "sink": sink})
+        yield Case(f"window and extra cache with sink, {size}", {**both, "sink": sink})
+        yield Case(
+            f"lengths below the width, {size}",
+            {**both, "sink": sink, "lengths": lengths, "extra_lengths": extra_lengths},
+        )
+        holes = indices.clone()
+        holes[:, ::3] = -1
+        yield Case(f"every third index is -1, {size}", {**both, "indices": holes, "sink": sink})
+        beyond = indices.clone()
+        beyond[:, 1] = cache.shape[0] * page_size
+        yield Case(f"an index beyond the last page, {size}", {**main, "indices": beyond, "sink": sink})
+        yield Case(f"a sink of minus infinity is none, {size}", {**main, "sink": torch.full((heads,), -torch.inf)})
+        yield Case(f"another scale, {size}", {**main, "sink": sink, "scale": 0.02})
+    yield from _degenerate_cases(main, both, sink)
+
+
+def _degenerate_cases(main: dict[str, Any], both: dict[str, Any], sink: Tensor) -> Iterator[Case]:
+    q, indices, cache = main["q"], main["indices"], main["cache"]
+    rows, heads = q.shape[:2]
+    nothing = {"out": torch.zeros_like(q), "lse": torch.full((rows, heads), torch.inf)}
+    yield Case("all indices are -1", {**main, "indices": torch.full_like(indices, -1), "sink": sink}, nothing)
+    yield Case("lengths of 0", {**main, "lengths": torch.zeros(rows, dtype=torch.int32), "sink": sink}, nothing)
+    only_extra = {**both, "lengths": torch.zeros(rows, dtype=torch.int32), "sink": sink}
+    yield Case("no window entry but extra ones", only_extra)
+    poisoned = cache.clone()
+    poisoned[0] = 0x7F
+    away = torch.where(indices < main["page_size"], -1, indices)
+    yield Case("NaN bytes in a page that no valid index names", {**main, "cache": poisoned, "indices": away})
+    yield Case("one entry named twice counts twice", {**main, "indices": indices[:, :1].repeat(1, 2), "sink": sink})
+    yield Case("no rows", {**main, "q": q[:0], "indices": indices[:0], "sink": sink})
+
+
+def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
+    axes = {"A": shapes.heads, "D": shapes.head_dim, "W": shapes.window, "X": shapes.index_topk}
+    facts: dict[str, Any] = {
+        "layouts": {"cache": "kv_v4", "extra_cache": "kv_v4"},
+        "options": {"page_size": shapes.page_size, "layout": "kv_v4"},
+    }
+    # A draft block sees the window and its own rows, and no compressed entries.
+    draft = {**axes, "W": shapes.window + shapes.gamma, "X": 0}
+    return (Site("verify", axes=axes, **facts), Site("draft", axes=draft, **facts))
+
+
+_LAYOUTS = ("kv_v4",)
+
+SPARSE_MLA_DECODE = Contract(
+    name="sparse_mla_decode",
+    summary="Attention of each query head over the named cache entries, and its log-sum-exp.",
+    source="N appendix A, C5.2",
+    phases=("verify", "draft"),
+    parameters=(
+        Argument("q", ("T", "A", "D"), ("bfloat16",), doc="rotated queries"),
+        Argument("cache", ("*", "*"), ("uint8",), layouts=_LAYOUTS, doc="pages of bytes"),
+        Argument("indices", ("T", "W"), ("int32",), strides="unit_last", doc="cache slots, -1 for none"),
+        Argument("lengths", ("T",), ("int32",), optional=True, doc="columns that count"),
+        Argument("sink", ("A",), ("float32",), optional=True, doc="logit that joins the denominator only"),
+        Argument("extra_cache", ("*", "*"), ("uint8",), layouts=_LAYOUTS, optional=True, doc="compressed entries"),
+        Argument("extra_indices", ("T", "X"), ("int32",), strides="unit_last", optional=True, doc="their slots"),
+        Argument("extra_lengths", ("T",), ("int32",), optional=True, doc="columns that count"),
+        Option("page_size", "int", 64, doc="slots of a page of cache"),
+        Option("extra_page_size", "int", 64, doc="slots of a page of extra_cache"),
+        Option("layout", "str", "kv_v4", _LAYOUTS, doc="page layout of both caches"),
+        Option("scale", "float", None, doc="factor of the scores; None means D ** -0.5"),
+    ),
+    outputs=(
+        Output("out", ("T", "A", "D"), "bfloat16", relative(1e-2), "weighted sum of the entries"),
+        Output("lse", ("T", "A"), "float32", absolute(1e-4), "log-sum-exp without the sink; +inf without an entry"),
+    ),
+    rows="T",
+    reference=sparse_mla_decode,
+    cases=_cases,
+    sites=_sites,
+)
+
+CONTRACTS = (SPARSE_MLA_DECODE,)
