@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.argmax import argmax_rows
+from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["GREEDY_BELOW", "greedy_rows", "target_law"]
+__all__ = ["GREEDY_BELOW", "SamplingParams", "greedy_rows", "target_law"]
 
 GREEDY_BELOW = 1e-5
 """Temperature under which a request is greedy (C1.7.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one request samples.
+
+    Attributes:
+        temperature: divides the logits; below 1e-5 the request is greedy.
+        top_k: tokens kept, the most probable first; 0 keeps all, 1 is greedy.
+        top_p: probability mass kept; 1 keeps all.
+        seed: seed of the request's uniforms, a signed 64-bit integer.
+
+    Raises:
+        ContractError: a value is out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature < float("inf"):  # a NaN fails too
+            raise ContractError(f"temperature is {self.temperature}: wanted a finite number, 0 (greedy) or more")
+        if self.top_k < 0:
+            raise ContractError(f"top_k is {self.top_k}: wanted 0 (all tokens) or more")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ContractError(f"top_p is {self.top_p}: wanted a number above 0 and at most 1")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ContractError(f"seed is {self.seed}: wanted a signed 64-bit integer")
+
+    @property
+    def greedy(self) -> bool:
+        """The request takes the most probable token at every step."""
+        return self.temperature < GREEDY_BELOW or self.top_k == 1
 
 
 def greedy_rows(temperature: Tensor, top_k: Tensor) -> Tensor:
