@@ -135,6 +135,14 @@ def test_a_row_is_the_same_alone_and_in_a_batch_of_other_lengths() -> None:
         assert torch.equal(alone[1], together[1][at])
 
 
+def test_nan_bytes_that_one_row_names_do_not_reach_the_other_rows() -> None:
+    cache = CACHE.clone()
+    KV_V4.views(cache, 8)[0][3, 7] = 0x7F
+    out, lse = call(cache=cache)
+    assert out[0].isnan().all() and lse[0].isnan().all()
+    assert torch.equal(out[1:], call()[0][1:])
+
+
 def test_an_extra_cache_without_indices_is_refused() -> None:
     with pytest.raises(ContractError, match="extra_cache and extra_indices together"):
         call(extra_cache=EXTRA)

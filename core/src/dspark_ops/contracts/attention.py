@@ -64,40 +64,38 @@ def sparse_mla_decode(
         raise ContractError(f"sparse_mla_decode: wanted {pages.width} lanes for layout {layout}, got {q.shape[-1]}")
     if (extra_cache is None) != (extra_indices is None):
         raise ContractError("sparse_mla_decode: wanted extra_cache and extra_indices together, got one of them")
-    entries, valid = _gather(pages, cache, indices, lengths, page_size)
+    table, chosen = _entries(pages, cache, indices, lengths, page_size)
     if extra_cache is not None and extra_indices is not None:
-        more, more_valid = _gather(pages, extra_cache, extra_indices, extra_lengths, extra_page_size)
-        entries, valid = torch.cat([entries, more], 1), torch.cat([valid, more_valid], 1)
-    # float64: the order of summation, and so the other rows of the call, cannot show in the rounded result.
+        more, more_chosen = _entries(pages, extra_cache, extra_indices, extra_lengths, extra_page_size)
+        chosen = tuple(torch.cat([own, extra + len(table)]) for own, extra in zip(chosen, more_chosen, strict=True))
+        table = torch.cat([table, more])
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    scores = torch.einsum("tad,twd->taw", q.double(), entries) * factor
-    scores = scores.masked_fill(~valid[:, None], -torch.inf)
-    some = valid.any(1)[:, None]
-    lse = scores.logsumexp(-1)
-    weights = (scores - lse.masked_fill(~some, 0.0)[..., None]).exp()
-    if sink is not None:
-        weights = weights / (1 + (sink.double() - lse.masked_fill(~some, 0.0)).exp())[..., None]
-    out = torch.einsum("taw,twd->tad", weights, entries)
-    return out.float().bfloat16(), lse.masked_fill(~some, torch.inf).float()
+    out, lse = torch.zeros_like(q), torch.empty(q.shape[:2], device=q.device)
+    # Row by row and in float64: a row's bits do not depend on the other rows of the call, nor on their NaNs.
+    for row, slots in enumerate(chosen):
+        entries = table.index_select(0, slots)
+        scores = q[row].double() @ entries.t() * factor
+        total = scores.logsumexp(-1)
+        weights = (scores - total[:, None]).exp()
+        if sink is not None:
+            weights = weights / (1 + (sink.double() - total).exp())[:, None]
+        out[row] = (weights @ entries).float()
+        lse[row] = total if len(slots) else torch.inf
+    return out, lse
 
 
-def _gather(
+def _entries(
     pages: PageLayout, cache: Tensor, indices: Tensor, lengths: Tensor | None, page_size: int
-) -> tuple[Tensor, Tensor]:
-    """Return the named entries [T, w, D] float64 and which are valid [T, w]; columns that no row uses are left out.
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the distinct entries that any row names, [n, D] float64, and for each row which of them, in its order.
 
-    Each slot is dequantised once, however many rows name it. Invalid columns hold zeros, whatever their slot holds.
+    Each slot is dequantised once, however many rows name it, and slots of invalid columns are not read.
     """
     valid = (indices >= 0) & (indices < cache.shape[0] * page_size)
     if lengths is not None:
         valid &= torch.arange(indices.shape[1], device=indices.device) < lengths[:, None]
-    used = valid.any(0)
-    indices, valid = indices[:, used], valid[:, used]
     slots, where = torch.unique(indices[valid], return_inverse=True)
-    table = torch.cat([pages.load(cache, slots, page_size), cache.new_zeros(1, pages.width, dtype=torch.float32)])
-    rows = torch.full_like(indices, slots.numel(), dtype=torch.int64)
-    rows[valid] = where
-    return table.double()[rows], valid
+    return pages.load(cache, slots, page_size).double(), torch.split(where, valid.sum(1).tolist())
 
 
 def _filled_cache(slots: int, page_size: int, generator: torch.Generator) -> Tensor:
