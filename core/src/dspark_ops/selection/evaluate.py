@@ -59,13 +59,14 @@ class Finding:
     mask: int
     constraint: Constraint | None = None
 
-    def on(self, question: Question, bucket: Sequence[int]) -> Reason:
-        """Return the reason as it reads for the row counts of a bucket."""
+    def on(self, question: Question, block: int) -> Reason:
+        """Return the reason as it reads for the row counts of a block, of which it may hold for some only."""
         if self.constraint is None:
             return self.reason
+        counts = counts_in(question.rows, self.mask & block)
         if self.constraint.kind == "axis":
-            return replace(self.reason, got=rows_text(bucket))
-        ends = dict.fromkeys(_check_at(self.constraint, question, count) for count in (bucket[0], bucket[-1]))
+            return replace(self.reason, got=rows_text(counts))
+        ends = dict.fromkeys(_check_at(self.constraint, question, count) for count in (counts[0], counts[-1]))
         return replace(self.reason, got=" to ".join(reason.got for reason in ends if reason))
 
 
@@ -76,13 +77,18 @@ class Evaluation:
     candidate: Candidate
     findings: tuple[Finding, ...]
 
-    def verdict(self, question: Question, mask: int) -> Verdict:
-        """Return the verdict for the row counts of a mask, all of which have the same outcome."""
-        reasons = [finding for finding in self.findings if finding.mask & mask]
-        if not reasons:
-            return Eligible()
-        bucket = counts_in(question.rows, mask)
-        return Ineligible(tuple(finding.on(question, bucket) for finding in reasons))
+    @property
+    def refused(self) -> int:
+        """The mask of the row counts at which the candidate may not serve."""
+        mask = 0
+        for finding in self.findings:
+            mask |= finding.mask
+        return mask
+
+    def verdict(self, question: Question, block: int) -> Verdict:
+        """Return the verdict for a block of row counts at all of which, or at none, the candidate may serve."""
+        reasons = tuple(finding.on(question, block) for finding in self.findings if finding.mask & block)
+        return Ineligible(reasons) if reasons else Eligible()
 
 
 def counts_in(rows: Sequence[int], mask: int) -> tuple[int, ...]:

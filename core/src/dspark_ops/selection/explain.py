@@ -15,6 +15,15 @@ from dspark_ops.selection.rows import rows_text
 #: What a person can change at once, against what another machine or another model would need.
 _FIXED = (ReasonCode.DEVICE_VENDOR, ReasonCode.DEVICE_ARCH, ReasonCode.FEATURE)
 
+#: How a reason's field and what it wanted are put together; others say in "wanted" what they speak of.
+_LINKS = {
+    ReasonCode.DTYPE: "as",
+    ReasonCode.STRIDE: "with",
+    ReasonCode.LAYOUT: "in layout",
+    ReasonCode.SEMANTICS: "by the rule",
+    ReasonCode.PART: "with",
+}
+
 
 def explain(plan: Plan, operator: str) -> str:
     """Return an operator's candidates in order of preference, their verdicts, the settings in force, the failures."""
@@ -66,16 +75,19 @@ def below_required(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def nothing_serves(question: Question, mask: int, refused: Sequence[Refusal]) -> str:
+def nothing_serves(question: Question, mask: int, refused: Sequence[Refusal], eligible: Sequence[Candidate]) -> str:
     """Return the text of the error for row counts that nothing may serve, or that a refused kernel was pinned to."""
     policy, bucket = question.policy, rows_text(counts_in(question.rows, mask))
-    place = f"{question.contract.name} at {question.problem.site}, rows {bucket}"
+    head = f"{question.contract.name} at {question.problem.site}, rows {bucket}: "
     if policy.pin is None:
-        head = f"{place}: no kernel may serve it"
+        head += "no kernel may serve it"
     else:
         leaf = f"ops.{question.contract.name}.pin"
-        head = f"{place}: the pinned kernel {policy.pin} may not serve it ({leaf}, {policy.pin_origin})"
-    return "\n".join([head, *_indent(2, [line for item in refused for line in _refusal(item)])])
+        head += f"the pinned kernel {policy.pin} may not serve it ({leaf}, {policy.pin_origin})"
+    width = max(len(item.candidate.id) for item in refused)
+    lines = [line for item in refused for line in _refusal(item, width)]
+    lines += [f"may serve: {', '.join(item.id for item in eligible)}"] if eligible else []
+    return "\n".join([head, *_indent(2, lines)])
 
 
 def _candidates(choice: Choice) -> Iterator[str]:
@@ -93,11 +105,11 @@ def _candidates(choice: Choice) -> Iterator[str]:
         yield from _refusal(item, width)
 
 
-def _refusal(item: Refusal, width: int = 0) -> Iterator[str]:
+def _refusal(item: Refusal, width: int) -> Iterator[str]:
     yield f" -   {_candidate(item.candidate, width)}  refused"
     for reason in item.reasons:
         origin = f"  ({reason.origin})" if reason.origin else ""
-        yield f"       {reason.code.value:<13} {reason.field}: wanted {reason.wanted}, got {reason.got}{origin}"
+        yield f"       {reason.code.value:<16} {reason.field}: wanted {reason.wanted}, got {reason.got}{origin}"
     yield f"       to use it: {'; '.join(change(reason) for reason in item.reasons)}"
 
 
@@ -107,7 +119,8 @@ def change(reason: Reason) -> str:
         return reason.hint
     if reason.code in _FIXED:
         return f"a device with {reason.field} {reason.wanted}"
-    return f"{reason.field}: {reason.wanted}" if reason.field not in reason.wanted else reason.wanted
+    link = _LINKS.get(reason.code)
+    return f"{reason.field} {link} {reason.wanted}" if link else reason.wanted
 
 
 def _candidate(candidate: Candidate, width: int) -> str:
@@ -135,11 +148,11 @@ def facts_text(problem: Problem) -> str:
     """Return the facts of a problem on one line: tensors, then sizes, then options."""
     """Return the facts of a problem in one line: tensors, then axes and options."""
     tensors = []
-    for name, dtype in problem.dtypes.items():
+    for name, dtype in sorted(problem.dtypes.items()):
         layout = problem.layouts.get(name)
         tensors.append(f"{name} {dtype} {problem.strides[name]}{' ' + layout if layout else ''}")
-    facts = [f"{axis}={size}" for axis, size in problem.axes.items()]
-    facts += [f"{name}={value}" for name, value in problem.options.items()]
+    facts = [f"{axis}={size}" for axis, size in sorted(problem.axes.items())]
+    facts += [f"{name}={value}" for name, value in sorted(problem.options.items())]
     return "  ".join([", ".join(tensors), " ".join(facts)])
 
 

@@ -73,11 +73,13 @@ class Selection:
         contract: version of the operator's contract.
         problem: the facts that were decided on.
         choices: one per bucket, by lowest row count.
+        small: the contract says that torch operations are good enough.
     """
 
     contract: int
     problem: Problem
     choices: tuple[Choice, ...]
+    small: bool = False
 
     @property
     def operator(self) -> str:

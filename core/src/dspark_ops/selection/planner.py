@@ -30,11 +30,12 @@ _CORE_TRAITS = Traits(batch_invariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result for one block of row counts: a choice, or None and the refusals that left none."""
+    """The result for one block of row counts: a choice, or None with what was refused and what else may serve."""
 
     mask: int
     choice: Choice | None
     refused: tuple[Refusal, ...]
+    eligible: tuple[Candidate, ...]
 
 
 def make_plan(
@@ -74,9 +75,11 @@ def make_plan(
         for site in contract.sites(shapes):
             question = planning.question(contract, Problem.at(contract, site), rows)
             outcomes = planning.outcomes(question)
-            unserved += [nothing_serves(question, item.mask, item.refused) for item in outcomes if item.choice is None]
+            for item in outcomes:
+                if item.choice is None:
+                    unserved.append(nothing_serves(question, item.mask, item.refused, item.eligible))
             choices = tuple(item.choice for item in outcomes if item.choice is not None)
-            selections.append(Selection(contract.version, question.problem, choices))
+            selections.append(Selection(contract.version, question.problem, choices, contract.small))
     if unserved:
         raise SelectionError("\n".join([*unserved, *planning.failures()]))
     return Plan(
@@ -154,7 +157,7 @@ class _Planning:
             candidate = composed_candidate(name, levels)
             evaluations.append(evaluation(candidate, question, traits=_CORE_TRAITS, parts=findings))
         ranked = rank(evaluations, self.settings.of(name))
-        for block in _partition(question.everywhere, {item.mask for entry in ranked for item in entry.findings}):
+        for block in _partition(question.everywhere, {item.refused for item in ranked}):
             outcome = self._choose(question, ranked, block)
             if outcome.choice is None or outcome.choice.kernel.id != f"{CORE}/{name}/composed":
                 yield outcome
@@ -203,7 +206,7 @@ class _Planning:
                 eligible.append(item.candidate)
         pin = question.policy.pin
         if not eligible or (pin is not None and eligible[0].id != pin):
-            return Outcome(block, None, tuple(refused))
+            return Outcome(block, None, tuple(refused), tuple(eligible))
         chosen, *standby = eligible
         own = self.settings.of(question.contract.name)
         tied = standby and preference(standby[0], own) == preference(chosen, own)
@@ -215,7 +218,7 @@ class _Planning:
             below=question.policy.is_weaker(chosen),
             tie=standby[0].id if tied else "",
         )
-        return Outcome(block, choice, choice.refused)
+        return Outcome(block, choice, choice.refused, tuple(eligible))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +235,8 @@ def _with_parts(whole: Choice, mask: int, parts: Sequence[_Part]) -> Choice:
     for part in parts:
         rows = rows_text(counts_in(part.question.rows, mask))
         choices = tuple(replace(item.choice, rows=rows) for item in part.outcomes if item.choice and item.mask & mask)
-        selections.append(Selection(part.question.contract.version, part.question.problem, choices))
+        contract = part.question.contract
+        selections.append(Selection(contract.version, part.question.problem, choices, contract.small))
     chosen = [choice for selection in selections for choice in selection.choices]
     proven = composed_candidate(whole.kernel.id, [choice.kernel.evidence for choice in chosen]).evidence
     return replace(
