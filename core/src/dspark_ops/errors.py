@@ -9,6 +9,7 @@ __all__ = [
     "DeviceError",
     "DsparkOpsError",
     "EvidenceError",
+    "InvariantError",
     "MissingDependencyError",
     "ModelError",
     "PluginError",
@@ -72,3 +73,7 @@ class EvidenceError(DsparkOpsError):
 
 class SelectionWarning(UserWarning):
     """An operator is served by a weaker class than required, and ``policy.fallback = "warn"`` lets it pass."""
+
+
+class InvariantError(DsparkOpsError):
+    """A self-check of the decode loop failed: a fault of this library or of a drafter, never of the input."""

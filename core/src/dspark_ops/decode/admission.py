@@ -1,0 +1,75 @@
+"""Requests on their way in: what is refused, and the prefill of those that get a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dspark_ops._lazy import torch
+from dspark_ops.decode.model import Model
+from dspark_ops.decode.next_token import next_tokens
+from dspark_ops.decode.options import DecodeOptions
+from dspark_ops.decode.request import Request
+from dspark_ops.decode.running import Running
+from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS
+from dspark_ops.decode.v41.rows import Rows
+from dspark_ops.decode.v41.state import DecodeState
+from dspark_ops.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["check_requests", "prefill"]
+
+
+def check_requests(model: Model, requests: Sequence[Request], options: DecodeOptions) -> None:
+    """Return if every request and option can be served.
+
+    Raises:
+        ModelError: names the first request or option that cannot, with what was wanted and got.
+    """
+    if not requests:
+        raise ModelError("no requests: wanted at least one prompt")
+    if not 1 <= options.max_batch <= MAX_STEP_ROWS:
+        raise ModelError(f"max_batch is {options.max_batch}: wanted 1 to {MAX_STEP_ROWS} requests at once")
+    for number, request in enumerate(requests):
+        fault = _fault(model, request)
+        if fault:
+            raise ModelError(f"prompt {number + 1} of {len(requests)} {fault}")
+
+
+def _fault(model: Model, request: Request) -> str:
+    config, length = model.config, len(request.prompt)
+    unknown = [token for token in request.prompt if not 0 <= token < config.vocab]
+    if not request.prompt:
+        return "is empty: wanted at least one token"
+    if length >= config.max_positions:
+        return (
+            f"has {length} tokens: wanted at most {config.max_positions - 1}, since the model's context "
+            f"(max_position_embeddings) holds {config.max_positions} with the generated ones"
+        )
+    if unknown:
+        return f"holds the tokens {unknown[:4]}: wanted ids from 0 to {config.vocab - 1}"
+    if request.max_tokens < 1:
+        return f"asks for {request.max_tokens} tokens: wanted 1 or more"
+    return ""
+
+
+def prefill(model: Model, ops: Any, state: DecodeState, running: Running) -> tuple[Rows, Tensor, Tensor]:
+    """Return a request's prompt rows, run through the target, their features, and the token that follows (C10.2).
+
+    Args:
+        model: the model.
+        ops: operators of the verify site.
+        state: caches, written.
+        running: a request that holds a slot and has emitted nothing.
+
+    Returns:
+        rows, features [n, taps * hidden] bfloat16 of each, and the first token, [1] int64.
+    """
+    prompt = running.request.prompt
+    rows = Rows.of([(running.slot, position, token) for position, token in enumerate(prompt)], model.torch_device)
+    last = torch.tensor([len(prompt) - 1], device=model.torch_device)
+    output = model.target.forward(ops, state, rows, logits_of=last)
+    running.metrics.prefill(len(prompt))
+    return rows, output.features, next_tokens(ops, output.logits, [running])

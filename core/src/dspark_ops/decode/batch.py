@@ -1,0 +1,78 @@
+"""The requests of a run: those that wait, those that hold a slot, and the results of those that have ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dspark_ops._lazy import torch
+from dspark_ops.decode.metrics import DecodeMetrics
+from dspark_ops.decode.model import Model
+from dspark_ops.decode.options import DecodeOptions
+from dspark_ops.decode.request import Generation, Request, Result
+from dspark_ops.decode.running import Running, emit_step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Batch", "OnTokens"]
+
+OnTokens = Callable[[int, tuple[int, ...]], None]
+"""Called with a request's number and the tokens it has just emitted."""
+
+
+class Batch:
+    """Book-keeping that plain and speculative decoding share.
+
+    Attributes:
+        slots: most requests that run at once.
+        running: requests that hold a slot, in the order of their rows.
+    """
+
+    def __init__(
+        self, model: Model, requests: Sequence[Request], options: DecodeOptions, on_tokens: OnTokens | None
+    ) -> None:
+        self.slots = min(options.max_batch, len(requests))
+        self.running: list[Running] = []
+        self._context = model.config.max_positions
+        stops = [] if options.ignore_eos else [model.config.eos]
+        self._stop_ids = torch.tensor(stops, dtype=torch.int64, device=model.torch_device)
+        self._on_tokens = on_tokens
+        self._queue = deque(enumerate(requests))
+        self._free = list(range(self.slots))
+        self._results: dict[int, Result] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._queue or self.running)
+
+    def next_waiting(self) -> Running | None:
+        """Return the next request with a slot of its own, or None if none waits or no slot is free."""
+        if not (self._queue and self._free):
+            return None
+        index, request = self._queue.popleft()
+        return Running(index, request, self._free.pop(0), self._context)
+
+    def emit(self, running: Sequence[Running], tokens: Tensor, commit_lens: Tensor) -> list[tuple[int, ...]]:
+        """Return what each request emits of a step's tokens [R, W]; they are appended and reported."""
+        emitted = emit_step(running, tokens, commit_lens, self._stop_ids)
+        if self._on_tokens:
+            for item, kept in zip(running, emitted, strict=True):
+                self._on_tokens(item.index, kept)
+        return emitted
+
+    def retire(self) -> list[Running]:
+        """Return the requests that have ended; their slots are free again."""
+        ended = [item for item in self.running if item.finish]
+        self.running = [item for item in self.running if not item.finish]
+        for item in ended:
+            self._free.append(item.slot)
+            self._results[item.index] = item.result()
+        return ended
+
+    def generation(self, total: DecodeMetrics) -> Generation:
+        """Return all results in the order of the requests; `total` holds what no request owns: times and forwards."""
+        results = tuple(self._results[index] for index in sorted(self._results))
+        for result in results:
+            total = total.merged(result.metrics)
+        return Generation(results, total)

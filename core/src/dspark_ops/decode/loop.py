@@ -1,0 +1,150 @@
+"""The DSpark decode loop: draft, verify, accept, commit (C10)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dspark_ops._lazy import torch
+from dspark_ops.decode.accepting import accept_step
+from dspark_ops.decode.admission import check_requests, prefill
+from dspark_ops.decode.batch import Batch, OnTokens
+from dspark_ops.decode.drafting import Drafter, DraftRequests, Proposal
+from dspark_ops.decode.draws import draft_draws
+from dspark_ops.decode.invariants import Ledger
+from dspark_ops.decode.metrics import DecodeMetrics
+from dspark_ops.decode.model import Model
+from dspark_ops.decode.model_drafter import ModelDrafter
+from dspark_ops.decode.options import DecodeOptions
+from dspark_ops.decode.packing import VerifyRows
+from dspark_ops.decode.request import Generation, Request
+from dspark_ops.decode.running import Running
+from dspark_ops.decode.v41.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["generate"]
+
+
+def generate(
+    model: Model,
+    requests: Sequence[Request],
+    options: DecodeOptions | None = None,
+    drafter: Drafter | None = None,
+    on_tokens: OnTokens | None = None,
+) -> Generation:
+    """Return what each request continues with, decoded with DSpark.
+
+    Greedy requests give exactly the tokens of `decode_plain`; sampled ones have exactly its law.
+
+    Args:
+        model: target and drafter.
+        requests: at least one; those beyond ``options.max_batch`` wait until another ends.
+        options: how to decode.
+        drafter: proposes in place of the model's own drafter.
+        on_tokens: is called whenever a request emits tokens.
+
+    Raises:
+        ModelError: a prompt is empty, has unknown tokens or does not fit into the context, or an option is out of
+            range.
+    """
+    options = options or DecodeOptions()
+    check_requests(model, requests, options)
+    with torch.inference_mode():
+        return _Loop(model, requests, options, drafter, on_tokens).run()
+
+
+class _Loop:
+    """One run: its requests, its caches and its drafter."""
+
+    def __init__(
+        self,
+        model: Model,
+        requests: Sequence[Request],
+        options: DecodeOptions,
+        drafter: Drafter | None,
+        on_tokens: OnTokens | None,
+    ) -> None:
+        self._model = model
+        self._gamma = model.config.gamma if options.gamma is None else options.gamma
+        ops = model.ops(self._gamma)
+        self._ops = ops.at(site="verify")
+        self._batch = Batch(model, requests, options, on_tokens)
+        self._state = model.state(self._batch.slots)
+        self._drafter = drafter or ModelDrafter(model, self._state, self._gamma)
+        self._scheduler = options.policy.scheduler(ops.at(site="draft"), self._gamma)
+        self._ledger = Ledger() if options.check_invariants else None
+        self._total = DecodeMetrics()
+
+    def run(self) -> Generation:
+        while self._batch:
+            began = time.perf_counter()
+            self._fill_slots()
+            ready = time.perf_counter()
+            if self._batch.running:
+                self._cycle()
+            self._total.prefill_seconds += ready - began
+            self._total.seconds += time.perf_counter() - ready
+        return self._batch.generation(self._total)
+
+    def _fill_slots(self) -> None:
+        while (item := self._batch.next_waiting()) is not None:
+            if self._ledger:
+                self._ledger.admit(item.slot)
+            rows, features, first = prefill(self._model, self._ops, self._state, item)
+            self._commit(rows, features)
+            self._batch.running.append(item)
+            self._batch.emit([item], first.unsqueeze(1), torch.ones_like(first, dtype=torch.int32))
+            self._retire()
+
+    def _cycle(self) -> None:
+        running = self._batch.running
+        asked = self._draft_requests(running)
+        proposal = self._drafter.propose(asked)
+        lens = self._verify_lens(running, proposal)
+        candidates = torch.cat((asked.anchor.unsqueeze(1), proposal.drafts), 1)
+        step = VerifyRows.pack(candidates, asked.slot, asked.start, lens)
+        if self._ledger:
+            self._ledger.feed(step.rows)
+        output = self._model.target.forward(self._ops, self._state, step.rows)
+        self._total.forwards += 1
+        accepted = accept_step(self._ops, running, candidates, step.strided(output.logits), proposal, lens)
+        valid = step.committed(accepted.commit_lens)
+        self._commit(step.rows.where(valid), output.features[valid])
+        emitted = self._batch.emit(running, accepted.tokens, accepted.commit_lens)
+        counts = zip(running, lens.tolist(), accepted.correct_len.tolist(), emitted, strict=True)
+        for item, verified, correct, kept in counts:
+            item.metrics.step(self._gamma, verified, correct, len(kept))
+        if self._ledger:
+            self._ledger.after_cycle(running, emitted, self._gamma)
+        self._retire()
+
+    def _draft_requests(self, running: Sequence[Running]) -> DraftRequests:
+        device = self._model.torch_device
+        facts = torch.tensor([[item.slot, item.tokens[-1], item.start] for item in running], device=device)
+        slot, anchor, start = facts.unbind(1)
+        temperature = uniforms = None
+        if not all(item.greedy for item in running):
+            values = [0.0 if item.greedy else item.request.sampling.temperature for item in running]
+            temperature = torch.tensor(values, device=device)
+            uniforms = draft_draws(running, self._gamma, device)
+        index = tuple(item.index for item in running)
+        return DraftRequests(index, slot, anchor, start, self._gamma, temperature, uniforms)
+
+    def _verify_lens(self, running: Sequence[Running], proposal: Proposal) -> Tensor:
+        """Return the rows each request verifies: what the policy says, within the drafts there are and the context."""
+        lens = self._scheduler.verify_lens(proposal.confidence, proposal.survival, [item.index for item in running])
+        offered = (proposal.drafts >= 0).int().cumprod(-1).sum(-1, dtype=torch.int32)
+        room = torch.tensor([item.room for item in running], dtype=torch.int32, device=offered.device)
+        return torch.minimum(lens, torch.minimum(offered, room) + 1)
+
+    def _commit(self, rows: Rows, features: Tensor) -> None:
+        if self._ledger:
+            self._ledger.commit(rows)
+        self._drafter.commit(rows, features)
+
+    def _retire(self) -> None:
+        for item in self._batch.retire():
+            self._scheduler.forget(item.index)

@@ -1,0 +1,130 @@
+"""A model that is ready to decode: weights on a device, and for each block length a frozen set of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dspark_ops
+from dspark_ops._lazy import torch
+from dspark_ops.contracts.model_shapes import ModelShapes
+from dspark_ops.decode.tokenizer import TextTokenizer
+from dspark_ops.decode.v41.config import MAX_GAMMA, V41Config, read_config
+from dspark_ops.decode.v41.drafter import V41Drafter
+from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS
+from dspark_ops.decode.v41.state import DecodeState
+from dspark_ops.decode.v41.target import Target
+from dspark_ops.decode.v41.weights import read_weights
+from dspark_ops.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Model", "load_model"]
+
+
+class Model:
+    """Target and drafter over one set of weights.
+
+    Args:
+        config: the checked configuration.
+        weights: the checked tensors, on the device they run on.
+        name: how plans call the model.
+        device: the plan's device; None probes: the accelerator if the weights are on one, else the CPU.
+        configuration: what `dspark_ops.plan` takes as its ``config``.
+        tokenizer: text to tokens, if there is one.
+
+    Attributes:
+        config, tokenizer: as given.
+        target: the target model.
+        drafter: the draft stages with their heads.
+    """
+
+    def __init__(
+        self,
+        config: V41Config,
+        weights: Mapping[str, Tensor],
+        *,
+        name: str = "model",
+        device: Any = None,
+        configuration: Any = None,
+        tokenizer: TextTokenizer | None = None,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.target = Target(config, weights)
+        self.drafter = V41Drafter(config, weights)
+        self.torch_device: str = str(weights["embed.weight"].device)
+        self._name = name
+        self._device = device
+        self._configuration = configuration
+        self._plans: dict[int, tuple[Any, Any]] = {}
+
+    def plan(self, gamma: int | None = None) -> Any:
+        """Return the plan that serves blocks of `gamma` drafts; None takes the model's own length.
+
+        Raises:
+            ModelError: gamma is out of range.
+            SelectionError: the configuration lets no kernel serve some operator.
+        """
+        return self._planned(gamma)[0]
+
+    def ops(self, gamma: int | None = None) -> Any:
+        """Return the frozen operators for blocks of `gamma` drafts; they are planned and bound at the first call.
+
+        Raises:
+            ModelError: gamma is out of range.
+            SelectionError, BindingError: see `dspark_ops.plan` and ``plan.bind``.
+        """
+        return self._planned(gamma)[1]
+
+    def state(self, requests: int) -> DecodeState:
+        """Return empty caches for a number of concurrent requests."""
+        return DecodeState.empty(self.config, requests, self.torch_device)
+
+    def _planned(self, gamma: int | None) -> tuple[Any, Any]:
+        length = self.config.gamma if gamma is None else gamma
+        if not 1 <= length <= MAX_GAMMA:
+            raise ModelError(f"gamma is {length}: wanted 1 to {MAX_GAMMA} drafts per block")
+        if length not in self._plans:
+            shapes = replace(ModelShapes.from_config(self.config.raw, self._name), gamma=length)
+            plan = dspark_ops.plan(
+                device=self._device, model=shapes, rows=range(1, MAX_STEP_ROWS + 1), config=self._configuration
+            )
+            self._plans[length] = (plan, plan.bind())
+        return self._plans[length]
+
+
+def load_model(path: str | Path, device: str = "cpu", config: Any = None) -> Model:
+    """Return a model directory's model on a device.
+
+    Args:
+        path: directory with config.json, tokenizer.json and model.safetensors. Only data is read from it, never code.
+        device: ``cpu`` or ``cuda``.
+        config: configuration of the operator selection, as `dspark_ops.plan` takes it.
+
+    Raises:
+        ModelError: the directory, its configuration, tokenizer or weights cannot be used; every fault is named.
+        DeviceError: the device does not exist here.
+    """
+    folder = Path(path)
+    settings = read_config(folder)
+    tokenizer = TextTokenizer(folder / "tokenizer.json", settings.vocab, settings.bos)
+    place = _torch_device(device)
+    weights = {name: tensor.to(place) for name, tensor in read_weights(folder, settings).items()}
+    planned_for = dspark_ops.Device.simulate("cpu") if device == "cpu" else dspark_ops.probe()
+    return Model(
+        settings, weights, name=folder.resolve().name, device=planned_for, configuration=config, tokenizer=tokenizer
+    )
+
+
+def _torch_device(device: str) -> torch.device:
+    from dspark_ops.errors import DeviceError
+
+    if device not in ("cpu", "cuda"):
+        raise DeviceError(f"device is {device!r}: wanted cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise DeviceError("device is 'cuda', and torch finds no usable GPU here: run  dspark-ops devices  or use cpu")
+    return torch.device(device)

@@ -1,0 +1,58 @@
+"""What a caller asks for and what comes back, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dspark_ops.decode.metrics import DecodeMetrics
+from dspark_ops.decode.sampling import SamplingParams
+
+__all__ = ["Finish", "Generation", "Request", "Result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to continue.
+
+    Attributes:
+        prompt: token ids, at least one.
+        max_tokens: most tokens to emit; the model's context may end earlier.
+        sampling: temperature, top-k, top-p and seed. Equal seeds give equal tokens whatever else is in the batch, as
+            long as the verify lengths do not depend on the batch (static and threshold policies).
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int = 128
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+
+
+class Finish(str, Enum):
+    """Why a request ended."""
+
+    EOS = "eos"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT = "context"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one request produced.
+
+    Attributes:
+        tokens: emitted tokens, the end-of-text token included if it was reached.
+        finish: why it ended.
+        metrics: its own counts; times are those of the whole batch.
+    """
+
+    tokens: tuple[int, ...]
+    finish: Finish
+    metrics: DecodeMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a batch of requests produced: results in the order of the requests, and the counts of all of them."""
+
+    results: tuple[Result, ...]
+    metrics: DecodeMetrics = field(default_factory=DecodeMetrics)

@@ -1,0 +1,100 @@
+"""Where each position of each request lives in the caches: pure index arithmetic over one configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dspark_ops._lazy import torch
+from dspark_ops.decode.v41.config import MAX_GAMMA, V41Config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LAYOUT", "MAX_STEP_ROWS", "PAGE_SIZE", "Geometry"]
+
+LAYOUT = "kv_v4"
+PAGE_SIZE = 64
+MAX_STEP_ROWS = 64
+"""Most rows of one forward: of a prefill chunk, or of all requests of a step together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Slot numbers for `requests` concurrent requests (numbered 0 to requests - 1) of one model.
+
+    A slot is a row of a paged cache: page ``slot // PAGE_SIZE``, row ``slot % PAGE_SIZE``.
+    Every slot is a function of (request, position) alone. That is what makes rewinding free: see `state`.
+
+    Attributes:
+        config: the model.
+        requests: number of requests that have room.
+    """
+
+    config: V41Config
+    requests: int
+
+    @property
+    def window_ring(self) -> int:
+        """Slots per request of a window cache: the window and a chunk less one, in whole pages (C2.6.6)."""
+        return _whole_pages(self.config.window + MAX_STEP_ROWS - 1)
+
+    @property
+    def context_ring(self) -> int:
+        """Slots per request of a draft stage's context: the window, in whole pages; only committed rows enter it."""
+        return _whole_pages(self.config.window)
+
+    @property
+    def draft_slots(self) -> int:
+        """Slots per request of a draft stage: the context ring and a page for the rows of the current block."""
+        return self.context_ring + _whole_pages(MAX_GAMMA)
+
+    @property
+    def open_ring(self) -> int:
+        """Rows per request of a ratio-2 compressor's state: more than one step can write (N8.3)."""
+        return MAX_STEP_ROWS + 2
+
+    def entries(self, ratio: int) -> int:
+        """Return the compressed slots per request, in whole pages."""
+        return _whole_pages(-(-self.config.max_positions // ratio))
+
+    def window_pages(self) -> int:
+        """Return the pages of one layer's window cache."""
+        return self.requests * self.window_ring // PAGE_SIZE
+
+    def compressed_pages(self, ratio: int) -> int:
+        """Return the pages of one compressed cache. Page 0 belongs to nobody: slot 0 means "no store" (N8.2)."""
+        return 1 + self.requests * self.entries(ratio) // PAGE_SIZE
+
+    def draft_pages(self) -> int:
+        """Return the pages of one draft stage's cache."""
+        return self.requests * self.draft_slots // PAGE_SIZE
+
+    def window_slot(self, request: Tensor, position: Tensor) -> Tensor:
+        """Return the window slot of each (request, position), int64."""
+        return request * self.window_ring + position % self.window_ring
+
+    def compressed_slot(self, request: Tensor, entry: Tensor, ratio: int) -> Tensor:
+        """Return the slot of each (request, compressed entry), int64, never 0."""
+        return PAGE_SIZE + request * self.entries(ratio) + entry
+
+    def compressor_out_loc(self, request: Tensor, position: Tensor, ratio: int) -> Tensor:
+        """Return the ``out_loc`` of `compress_c1` or `compress_c2` for each row, int64.
+
+        Ratio 1 takes the entry's slot. Ratio 2 takes the full slot, which the operator halves (N8.3).
+        """
+        if ratio == 1:
+            return self.compressed_slot(request, position, ratio)
+        return ratio * self.compressed_slot(request, torch.zeros_like(position), ratio) + position
+
+    def context_slot(self, request: Tensor, position: Tensor) -> Tensor:
+        """Return the draft context slot of each (request, committed position), int64."""
+        return request * self.draft_slots + position % self.context_ring
+
+    def block_slot(self, request: Tensor, row: Tensor) -> Tensor:
+        """Return the scratch slot of each (request, row of the current draft block), int64."""
+        return request * self.draft_slots + self.context_ring + row
+
+
+def _whole_pages(rows: int) -> int:
+    return -(-rows // PAGE_SIZE) * PAGE_SIZE
