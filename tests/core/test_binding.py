@@ -13,6 +13,11 @@ from dspark_ops.api import RankClass, axis
 from dspark_ops.errors import BindingError, UnknownOperatorError, UnplannedRowsError
 
 
+def planned(fakes: Any, *kernels: Any, **given: Any) -> Any:
+    """A plan that can be bound here: made-up kernels accept any device, the CPU included."""
+    return fakes.plan(*kernels, **{"device": fakes.cpu, **given})
+
+
 def kernel_function(name: str) -> Any:
     def function(x: Any, top: int = 1) -> Any:
         return (name, x, top)
@@ -26,19 +31,19 @@ def few_and_many(fakes: Any) -> Plan:
     fakes.function("few", kernel_function("few"))
     fakes.function("many", kernel_function("many"))
     few = fakes.kernel(variant="few", rank=RankClass.FUSED, region=[axis("R").at_most(8)])
-    plan: Plan = fakes.plan(few, fakes.kernel(variant="many"))
+    plan: Plan = planned(fakes, few, fakes.kernel(variant="many"))
     return plan
 
 
 def test_one_kernel_for_every_bucket_is_bound_as_the_function_itself(fakes: Any) -> None:
     function = fakes.function("one", kernel_function("one"))
-    ops = fakes.bind(fakes.plan(fakes.kernel()))
+    ops = fakes.bind(planned(fakes, fakes.kernel()))
     assert ops.pick is function
     assert ops.at(rows=6, site="draft").pick is function
 
 
 def test_references_are_bound_like_kernels(fakes: Any) -> None:
-    ops = fakes.bind(fakes.plan(device=fakes.cpu))
+    ops = fakes.bind(planned(fakes))
     assert ops.pick is fakes.contracts["pick"].reference
 
 
@@ -61,7 +66,7 @@ def test_row_counts_that_are_not_planned_are_an_error(fakes: Any) -> None:
     for name in ("few", "many"):
         fakes.function(name, kernel_function(name))
     few = fakes.kernel(variant="few", rank=RankClass.FUSED, region=[axis("R").at_most(8)])
-    ops = fakes.bind(fakes.plan(few, fakes.kernel(variant="many"), rows=[4, 6, 8, 16]))
+    ops = fakes.bind(planned(fakes, few, fakes.kernel(variant="many"), rows=[4, 6, 8, 16]))
     for rows in (0, 5, 17, 10**9):
         with pytest.raises(UnplannedRowsError, match=rf"pick was called with {rows} rows, planned are 4-8/2,16"):
             ops.pick(fakes.tensor(rows, 4096))
@@ -76,14 +81,14 @@ def test_an_index_error_of_a_kernel_is_its_own(fakes: Any) -> None:
     fakes.function("few", raises)
     fakes.function("many", kernel_function("many"))
     few = fakes.kernel(variant="few", rank=RankClass.FUSED, region=[axis("R").at_most(8)])
-    ops = fakes.bind(fakes.plan(few, fakes.kernel(variant="many")))
+    ops = fakes.bind(planned(fakes, few, fakes.kernel(variant="many")))
     with pytest.raises(IndexError, match="list index out of range"):
         ops.pick(fakes.tensor(1, 4096))
 
 
 def test_sites_with_different_kernels_have_to_be_asked_for(fakes: Any) -> None:
     fakes.function("wide", kernel_function("wide"))
-    ops = fakes.bind(fakes.plan(fakes.kernel(variant="wide", region=[axis("V").at_least(4096)])))
+    ops = fakes.bind(planned(fakes, fakes.kernel(variant="wide", region=[axis("V").at_least(4096)])))
     message = (
         r"pick is served differently at its sites \(verify: plug/pick/wide for rows 1-64; "
         r"draft: core/pick/reference for rows 1-64\): ask for one with  ops.at\(site=...\).pick"
@@ -96,7 +101,7 @@ def test_sites_with_different_kernels_have_to_be_asked_for(fakes: Any) -> None:
 
 
 def test_a_site_that_does_not_exist_and_an_operator_without_it_are_told_apart(fakes: Any) -> None:
-    ops = fakes.bind(fakes.plan(device=fakes.cpu, operators=None))
+    ops = fakes.bind(planned(fakes, operators=None))
     with pytest.raises(BindingError, match=r"no operator is called at site 'draf'.*did you mean 'draft'"):
         ops.at(site="draf")
     with pytest.raises(BindingError, match="tidy is not called at site 'draft': its sites are verify"):
@@ -104,7 +109,7 @@ def test_a_site_that_does_not_exist_and_an_operator_without_it_are_told_apart(fa
 
 
 def test_an_unknown_operator_suggests_the_nearest_and_hasattr_works(fakes: Any) -> None:
-    ops = fakes.bind(fakes.plan(device=fakes.cpu))
+    ops = fakes.bind(planned(fakes))
     with pytest.raises(
         UnknownOperatorError, match="no operator 'pikc' is bound: wanted one of pick; did you mean 'pick'"
     ):
@@ -115,7 +120,7 @@ def test_an_unknown_operator_suggests_the_nearest_and_hasattr_works(fakes: Any) 
 
 
 def test_bound_operators_are_frozen(fakes: Any) -> None:
-    ops = fakes.bind(fakes.plan(device=fakes.cpu))
+    ops = fakes.bind(planned(fakes))
     for view in (ops, ops.at(rows=6)):
         for change in (
             lambda v: setattr(v, "pick", print),
@@ -132,12 +137,12 @@ def test_only_what_was_chosen_is_imported(fakes: Any) -> None:
     fakes.function("one", kernel_function("one"))
     refused = fakes.kernel(variant="refused", target="no_such_module:f", region=[axis("R").at_least(1000)])
     standby = fakes.kernel(variant="two", target="no_such_module:f")
-    ops = fakes.bind(fakes.plan(fakes.kernel(rank=RankClass.FUSED), refused, standby))
+    ops = fakes.bind(planned(fakes, fakes.kernel(rank=RankClass.FUSED), refused, standby))
     assert ops.pick.__name__ == "function"
 
 
 def test_a_target_that_does_not_import_is_an_error_with_its_cause_and_a_way_out(fakes: Any) -> None:
-    plan = fakes.plan(fakes.kernel(target="no_such_module:f"))
+    plan = planned(fakes, fakes.kernel(target="no_such_module:f"))
     with pytest.raises(BindingError) as caught:
         fakes.bind(plan)
     assert str(caught.value) == (
@@ -167,13 +172,13 @@ def test_a_signature_that_is_not_the_contract_s_is_refused(fakes: Any, source: s
     exec(source, namespace)
     fakes.function("one", namespace["f"])
     with pytest.raises(BindingError, match=message):
-        fakes.bind(fakes.plan(fakes.kernel()))
+        fakes.bind(planned(fakes, fakes.kernel()))
 
 
 def test_a_plan_for_another_version_of_a_contract_is_refused(fakes: Any) -> None:
     newer = {**fakes.contracts, "pick": replace(fakes.contracts["pick"], version=2)}
     with pytest.raises(BindingError, match="the plan is for version 1 of its contract, this is version 2: plan again"):
-        fakes.bind(fakes.plan(device=fakes.cpu), contracts=newer)
+        fakes.bind(planned(fakes), contracts=newer)
 
 
 def test_prepare_is_called_once_per_site_with_the_rows_that_the_kernel_serves(fakes: Any) -> None:
@@ -182,8 +187,15 @@ def test_prepare_is_called_once_per_site_with_the_rows_that_the_kernel_serves(fa
     fakes.function(
         "prepare", lambda device, problem, rows: calls.append((device, problem.site, problem.axes["V"], rows))
     )
-    fakes.bind(fakes.plan(fakes.kernel(variant="few", region=[axis("R").at_most(3)], prepare="fake_kernels:prepare")))
-    assert calls == [(fakes.b300, "verify", 4096, (1, 2, 3)), (fakes.b300, "draft", 64, (1, 2, 3))]
+    fakes.bind(
+        planned(fakes, fakes.kernel(variant="few", region=[axis("R").at_most(3)], prepare="fake_kernels:prepare"))
+    )
+    assert calls == [(fakes.cpu, "verify", 4096, (1, 2, 3)), (fakes.cpu, "draft", 64, (1, 2, 3))]
+
+
+def test_a_plan_for_a_simulated_accelerator_is_for_reading_not_for_calling(fakes: Any) -> None:
+    with pytest.raises(BindingError, match=r"the plan is for a simulated sm_103 .*: plan for dspark_ops.probe\(\)"):
+        fakes.bind(planned(fakes, device=fakes.b300))
 
 
 def test_a_preparation_that_raises_is_an_error_that_names_kernel_site_and_cause(fakes: Any) -> None:
@@ -193,14 +205,14 @@ def test_a_preparation_that_raises_is_an_error_that_names_kernel_site_and_cause(
     fakes.function("one", kernel_function("one"))
     fakes.function("prepare", prepare)
     with pytest.raises(
-        BindingError, match=r"plug/pick/one: .* failed for site verify on sm_103: RuntimeError: out of shared"
+        BindingError, match=r"plug/pick/one: .* failed for site verify on cpu: RuntimeError: out of shared"
     ):
-        fakes.bind(fakes.plan(fakes.kernel(prepare="fake_kernels:prepare")))
+        fakes.bind(planned(fakes, fakes.kernel(prepare="fake_kernels:prepare")))
 
 
 def test_a_decomposition_calls_its_bound_parts(fakes: Any) -> None:
     fakes.function("one", kernel_function("one"))
-    plan = fakes.plan(fakes.kernel(region=[axis("R").at_most(60)]), rows=range(1, 13), operators=("pick_and_tidy",))
+    plan = planned(fakes, fakes.kernel(region=[axis("R").at_most(60)]), rows=range(1, 13), operators=("pick_and_tidy",))
     ops = fakes.bind(plan)
     few, many = fakes.tensor(10, 4096), fakes.tensor(11, 4096)
     assert ops.pick_and_tidy(few) == (("one", few, 3), ("core tidy", few))
@@ -213,7 +225,7 @@ def test_parts_are_prepared_for_their_own_row_counts(fakes: Any) -> None:
     fakes.function("one", kernel_function("one"))
     fakes.function("prepare", lambda device, problem, rows: calls.append((problem.operator, rows)))
     kernel = fakes.kernel(prepare="fake_kernels:prepare")
-    fakes.bind(fakes.plan(kernel, rows=[1, 2], operators=("pick_and_tidy",)))
+    fakes.bind(planned(fakes, kernel, rows=[1, 2], operators=("pick_and_tidy",)))
     assert calls == [("pick", (6, 12))]
 
 

@@ -28,8 +28,13 @@ def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None) -> B
 
     Raises:
         BindingError: a kernel cannot be imported or prepared, its signature is not the contract's, or the plan was made
-            for another version of a contract.
+            for another version of a contract or for a simulated accelerator.
     """
+    if plan.device.simulated and plan.device.is_accelerator:
+        raise BindingError(
+            f"the plan is for a simulated {plan.device.arch.name} ({plan.device.name}), whose kernels cannot run here: "
+            f"plan for dspark_ops.probe(), or for Device.simulate('cpu')"
+        )
     work = _Binding(plan, contracts or _contracts.get)
     tables: dict[str, dict[str, dict[int, Function]]] = {}
     for selection in plan.selections:
