@@ -44,6 +44,7 @@ _FAMILIES: Final = (
     "activation",
     "kv_store",
     "attention",
+    "compress",
 )
 
 
