@@ -24,7 +24,7 @@ GIB = 2**30
 class FakeNvml:
     """NVML with the calls that the probe makes; it counts starts and stops."""
 
-    class NVMLError(Exception):  # noqa: N818 - the binding's own name
+    class NVMLError(Exception):
         def __init__(self, value: int, text: str) -> None:
             super().__init__(text)
             self.value = value

@@ -76,6 +76,8 @@ def find_plugins(path: Sequence[str] | None = None) -> tuple[list[FoundPlugin], 
             if not entries:
                 continue
             name, version = distribution.metadata["Name"], distribution.version
+            if not name:
+                raise ValueError("its METADATA file names no distribution")
         except Exception as error:  # whatever is wrong with a foreign distribution, it must not stop the others
             if ENTRY_POINT_GROUP in (distribution.read_text("entry_points.txt") or ""):
                 where = str(distribution.locate_file(""))

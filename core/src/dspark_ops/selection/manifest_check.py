@@ -88,7 +88,7 @@ def _evidence_faults(evidence: object) -> Iterator[str]:
         if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[1], Evidence)):
             yield f"evidence: wanted pairs such as ('sm_103', Evidence.COMPILED), got {entry!r}"
         elif entry[0] not in _ARCHES:
-            yield f"evidence: unknown architecture {entry[0]!r}{did_you_mean(str(entry[0]), _ARCHES)}"
+            yield f"evidence: unknown architecture {entry[0]!r}: known are {', '.join(_ARCHES)}"
 
 
 def _contract_faults(kernel: Kernel) -> Iterator[str]:
