@@ -9,10 +9,10 @@ import torch
 
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_argmax, row_argmax_once
 
-#: Four waves of 64 lanes, one per SIMD of a compute unit, and two 16-byte loads per lane: six rows of 129280 are 384
-#: programs over 256 compute units, so no unit has more than two. Four per unit is one wave per SIMD four times over,
-#: enough to hide the longer way to memory behind eight L2 caches.
-TILES = Tiles(block=2048, warps=4, programs_per_unit=4)
+#: Four waves of 64 lanes, one per SIMD of a compute unit, and four 16-byte loads per lane. A row of 129280 is 32 tiles,
+#: so six rows are 192 programs: one per unit, on 256. Rows meet through the memory that eight L2 caches share, where an
+#: atomic is dear; tiles half as large would double the atomics and leave some units with two programs, some with one.
+TILES = Tiles(block=4096, warps=4, programs_per_unit=4)
 
 
 def argmax_rows(x: torch.Tensor) -> torch.Tensor:

@@ -9,9 +9,9 @@ import torch
 
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_argmax, row_argmax_once
 
-#: 64 programs cover a row of 129280 in one tile each: six rows are 384 programs of 4 warps, which 148 or 152
-#: multiprocessors hold at once (16 warps of 64 each, at 72 registers), so every 16-byte load of a verify step's logits
-#: is in flight together. Up to 7 per unit keeps rows split until the device is full, 28 of its 64 warps.
+#: A row of 129280 is 64 tiles of 2048. Six rows are then 384 programs of 4 warps, and 148 or 152 multiprocessors hold
+#: up to 7 each (72 registers by 128 threads, of 65536), so all loads of a verify step are in flight together, 16 bytes
+#: wide and four per thread. Smaller programs than the portable kernel's, because there are more units to fill.
 TILES = Tiles(block=2048, warps=4, programs_per_unit=7)
 
 

@@ -47,8 +47,8 @@ def last_to_arrive(state, pair, parts):
     """Merge this program's `pair` into `state`, and return (whether it was the last of `parts`, the best pair of all).
 
     `state` points to two int64 words, the best pair so far and the number of arrivals, both 0 at rest; the last program
-    to arrive puts them back to 0, so that the next launch on the stream finds them at rest. The best pair is defined for
-    the last program only.
+    to arrive puts them back to 0, so that the next launch on the stream finds them at rest. The best pair is defined
+    for the last program only.
 
     The maximum is merged before the arrival is counted: the counting releases it and acquires those of all others.
     """

@@ -1,0 +1,50 @@
+"""The manifest: what is registered, where it may run, and that reading it costs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from dspark_ops import contracts
+from dspark_ops.api import Arch, Evidence, RankClass
+from dspark_ops.selection.device import Device
+from dspark_ops.selection.manifest_check import kernel_faults
+from dspark_ops.selection.problem import Problem
+from dspark_ops_nvidia_sm10x.plugin import KERNELS, dspark_ops_manifest
+
+
+def test_nothing_is_wrong_with_the_manifest() -> None:
+    assert kernel_faults(dspark_ops_manifest()) == []
+
+
+def test_reading_the_manifest_imports_neither_torch_nor_triton() -> None:
+    code = (
+        "import sys; from dspark_ops_nvidia_sm10x.plugin import dspark_ops_manifest; dspark_ops_manifest(); "
+        "sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_only_the_members_of_the_family_are_accepted() -> None:
+    names = ("sm_100", "sm_103")
+    for kernel in KERNELS:
+        assert {name for name in ARCHES if kernel.arch.matches(Arch.parse(name))} == set(names)
+
+
+def test_the_place_of_the_verify_step_lies_in_the_region() -> None:
+    contract = contracts.get("argmax_rows")
+    site = contract.sites(contracts.model_shapes("deepseek-v4.1-flash/tp4"))[0]
+    for rows in (1, 6, 64, 16612):
+        problem = Problem.at(contract, site).with_rows("R", rows)
+        assert [reason for constraint in KERNELS[0].region if (reason := constraint.check(problem))] == []
+
+
+def test_no_kernel_claims_that_it_was_run_on_the_device() -> None:
+    for kernel in KERNELS:
+        assert kernel.rank == RankClass.FUSED
+        assert {level for _, level in kernel.evidence} == {Evidence.INTERPRETED}
+        assert kernel.evidence_on("sm_103") == Evidence.INTERPRETED
+        assert not kernel.arch.matches(Device.simulate("H200").arch)
+
+
+ARCHES = ("sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121", "gfx90a", "gfx942", "gfx950", "gfx1151", "cpu")
