@@ -17,7 +17,10 @@ from dspark_ops.selection.discovery import discover, find_plugins, survey
 from dspark_ops.selection.registry import PluginFailure, Registry
 from dspark_ops.selection.settings import Policy, Settings
 
-ONE_KERNEL = "name={name!r}, api='>=1,<2', kernels=(Kernel('argmax_rows', 'one', '{name}_kernels:argmax', rank=RankClass.FUSED),)"
+ONE_KERNEL = (
+    "name={name!r}, api='>=1,<2', "
+    "kernels=(Kernel('argmax_rows', 'one', '{name}_kernels:argmax', rank=RankClass.FUSED),)"
+)
 
 
 def fields(name: str) -> str:

@@ -249,7 +249,7 @@ def test_a_registry_is_built_from_given_manifests_in_any_order() -> None:
 def test_given_manifests_with_one_name_or_another_api_are_an_error() -> None:
     with pytest.raises(PluginError, match="two manifests are named 'p'"):
         build_registry([manifest(), manifest()])
-    with pytest.raises(PluginError, match="p: it needs API >=2, and this core offers API 1.0"):
+    with pytest.raises(PluginError, match=r"p: it needs API >=2, and this core offers API 1\.0"):
         build_registry([manifest(api=">=2")])
     with pytest.raises(PluginError, match="the name 'core' is reserved"):
         build_registry([manifest(name="core")])

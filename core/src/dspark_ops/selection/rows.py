@@ -50,7 +50,10 @@ def rows_of(text: str) -> tuple[int, ...]:
         if not match:
             raise ValueError(f"cannot read row counts from {text!r}: wanted a form such as '6', '1-64' or '6-384/6'")
         low = int(match["low"])
-        counts.extend(range(low, int(match["high"] or low) + 1, int(match["step"] or 1)))
+        high = int(match["high"] or low)
+        if high > MAX_ROWS:  # before the list is made
+            raise ValueError(f"rows run to {high} in {text!r}: wanted counts from 0 to {MAX_ROWS}")
+        counts.extend(range(low, high + 1, int(match["step"] or 1)))
     return row_counts(counts)
 
 
