@@ -193,6 +193,27 @@ def test_prepare_is_called_once_per_site_with_the_rows_that_the_kernel_serves(fa
     assert calls == [(fakes.cpu, "verify", 4096, (1, 2, 3)), (fakes.cpu, "draft", 64, (1, 2, 3))]
 
 
+def test_what_a_preparation_returns_is_bound_at_its_site_and_none_keeps_the_target(fakes: Any) -> None:
+    fakes.function("one", kernel_function("one"))
+    own = kernel_function("prepared for verify")
+    fakes.function("prepare", lambda device, problem, rows: own if problem.site == "verify" else None)
+    ops = fakes.bind(planned(fakes, fakes.kernel(prepare="fake_kernels:prepare")))
+    assert ops.at(site="verify", rows=2).pick is own
+    assert ops.at(site="draft", rows=2).pick(fakes.tensor(2, 64))[0] == "one"
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [(7, "returned a int: wanted the callable to bind, or None"), (lambda y: y, "parameter 1 is named 'y'")],
+    ids=["a number", "another signature"],
+)
+def test_a_preparation_must_return_the_operator(fakes: Any, returned: Any, text: str) -> None:
+    fakes.function("one", kernel_function("one"))
+    fakes.function("prepare", lambda device, problem, rows: returned)
+    with pytest.raises(BindingError, match=text):
+        fakes.bind(planned(fakes, fakes.kernel(prepare="fake_kernels:prepare")))
+
+
 def test_a_plan_for_a_simulated_accelerator_is_for_reading_not_for_calling(fakes: Any) -> None:
     with pytest.raises(BindingError, match=r"the plan is for a simulated sm_103 .*: plan for dspark_ops.probe\(\)"):
         fakes.bind(planned(fakes, device=fakes.b300))

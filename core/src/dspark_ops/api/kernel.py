@@ -104,7 +104,9 @@ class Kernel:
         features: device features it needs, such as ``pdl``.
         packages: Python packages it needs.
         prepare: ``module:attribute`` of a callable ``prepare(device, problem, rows)`` that compiles and allocates ahead
-            of the first call, or None.
+            of the first call, or None. It is called once per place of the model, with the row counts planned there, and
+            returns the callable to bind there (with the contract's signature), or None to bind `target`. What a kernel
+            must own between calls, such as counters, lives in that callable, never in a module.
         contract_versions: versions of the contract it implements.
         note: one sentence for people: launches, bytes, known limits.
     """

@@ -38,13 +38,16 @@ def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None) -> B
     work = _Binding(plan, contracts or _contracts.get)
     tables: dict[str, dict[str, dict[int, Function]]] = {}
     for selection in plan.selections:
+        for choice in selection.choices:
+            work.collect(work.contract(selection), selection.problem, choice)
+    work.prepare()
+    for selection in plan.selections:
         contract = work.contract(selection)
         by_rows: dict[int, Function] = {}
         for choice in selection.choices:
             function = work.function(contract, selection.problem, choice)
             by_rows.update(dict.fromkeys(rows_of(choice.rows), function))
         tables.setdefault(selection.operator, {})[selection.site] = by_rows
-    work.prepare()
     return BoundOps.freeze(plan, tables, {name: work.contracts(name) for name in tables})
 
 
@@ -57,6 +60,7 @@ class _Binding:
     functions: dict[str, Function] = field(default_factory=dict)
     composed: dict[tuple[Any, ...], Function] = field(default_factory=dict)
     preparations: dict[tuple[str, str], tuple[Candidate, Problem, list[int]]] = field(default_factory=dict)
+    prepared: dict[tuple[str, str], Function] = field(default_factory=dict)
 
     def contract(self, selection: Selection) -> Contract:
         """Return the contract of a selection, in the version that was planned for."""
@@ -68,12 +72,23 @@ class _Binding:
             )
         return contract
 
-    def function(self, contract: Contract, problem: Problem, choice: Choice) -> Function:
-        """Return the callable of one choice, and note what has to be prepared for it."""
+    def collect(self, contract: Contract, problem: Problem, choice: Choice) -> None:
+        """Import what one choice needs, check its signature, and note for which row counts it has to be prepared."""
         kernel = choice.kernel
+        if choice.parts and contract.decomposition:
+            for part in choice.parts:
+                self.collect(self.contract(part), part.problem, part.choices[0])
+            return
+        if kernel.id not in self.functions:
+            function = resolve(kernel.target, kernel.id, contract.name) if kernel.target else contract.reference
+            check_signature(function, contract, kernel.id)
+            self.functions[kernel.id] = function
         if kernel.prepare:
             _, _, rows = self.preparations.setdefault((kernel.id, problem.site), (kernel, problem, []))
             rows.extend(rows_of(choice.rows))
+
+    def function(self, contract: Contract, problem: Problem, choice: Choice) -> Function:
+        """Return the callable of one choice: what its kernel's preparation returned for the site, else its target."""
         if choice.parts and contract.decomposition:
             parts = {
                 part.operator: self.function(self.contract(part), part.problem, part.choices[0])
@@ -83,20 +98,25 @@ class _Binding:
             if key not in self.composed:
                 self.composed[key] = partial(contract.decomposition.compose, SimpleNamespace(**parts))
             return self.composed[key]
-        if kernel.id not in self.functions:
-            function = resolve(kernel.target, kernel.id, contract.name) if kernel.target else contract.reference
-            check_signature(function, contract, kernel.id)
-            self.functions[kernel.id] = function
-        return self.functions[kernel.id]
+        return self.prepared.get((choice.kernel.id, problem.site), self.functions[choice.kernel.id])
 
     def prepare(self) -> None:
-        """Call what compiles and allocates ahead of the first call, once per kernel and site."""
-        for kernel, problem, rows in self.preparations.values():
+        """Call what compiles and allocates ahead of the first call, once per kernel and site; keep what it returns."""
+        for key, (kernel, problem, rows) in self.preparations.items():
             prepare = resolve(kernel.prepare, kernel.id, problem.operator)
             try:
-                prepare(self.plan.device, problem, tuple(sorted(set(rows))))
+                function = prepare(self.plan.device, problem, tuple(sorted(set(rows))))
             except Exception as error:  # a plugin's preparation may raise anything
                 raise BindingError(
                     f"{kernel.id}: {kernel.prepare} failed for site {problem.site} on {self.plan.device.arch.name}: "
                     f"{type(error).__name__}: {error}; {refuse_hint(kernel.id, problem.operator)}"
                 ) from error
+            if function is None:
+                continue
+            if not callable(function):
+                raise BindingError(
+                    f"{kernel.id}: {kernel.prepare} returned a {type(function).__name__}: wanted the callable to bind, "
+                    f"or None to bind {kernel.target}"
+                )
+            check_signature(function, self.contracts(problem.operator), kernel.id)
+            self.prepared[key] = function
