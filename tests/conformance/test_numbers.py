@@ -9,7 +9,7 @@ from dspark_ops import contracts
 from dspark_ops.conformance.compare import compare
 from dspark_ops.conformance.guarded import GuardedTensor
 from dspark_ops.conformance.numbers import check_numbers
-from dspark_ops.contracts.exactness import absolute, bitwise, bitwise_given, law, relative, ulp
+from dspark_ops.contracts.exactness import absolute, bitwise, bitwise_given, law, mismatch, relative, ulp
 from dspark_ops.errors import ContractError
 
 ARGMAX = contracts.get("argmax_rows")
@@ -147,6 +147,18 @@ def test_a_nan_or_an_infinity_in_the_wrong_place_is_never_close(exactness: objec
     assert compare(wanted.clone(), wanted, exactness) is None
     for wrong in ([0.0, inf, 1.0], [nan, -inf, 1.0], [nan, inf, nan], [nan, 3e38, 1.0]):
         assert compare(torch.tensor(wrong), wanted, exactness) is not None, wrong
+
+
+def test_mismatch_is_a_share_of_the_elements_that_the_reference_changes() -> None:
+    before, wanted = torch.zeros(1000, dtype=torch.uint8), torch.zeros(1000, dtype=torch.uint8)
+    wanted[:100] = 7
+    one_off, two_off = wanted.clone(), wanted.clone()
+    one_off[3], two_off[:2] = 8, 8
+    assert compare(one_off, wanted, mismatch(0.01), before) is None
+    found = compare(two_off, wanted, mismatch(0.01), before)
+    assert found is not None and found.wrong == 2 and "got 2 for 100 changed elements" in found.bound
+    assert compare(two_off, wanted, mismatch(0.01)) is None
+    assert compare(one_off, before, mismatch(0.01), before) is not None
 
 
 def test_law_compares_shape_and_dtype_only_and_given_cannot_be_compared_alone() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
+from dspark_ops.contracts.exactness import bitwise
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Mismatch:
         return f"{self.wrong} of {self.total} wrong by {self.bound}; {place}: wanted {self.wanted}, got {self.got}"
 
 
-def compare(output: Any, expected: Any, exactness: Exactness) -> Mismatch | None:
+def compare(output: Any, expected: Any, exactness: Exactness, before: Any = None) -> Mismatch | None:
     """Return how `output` fails to be `expected`, or None if it is close enough.
 
     A NaN equals a NaN whatever its bits, and infinities must be equal, under every exactness. ``law`` compares shape
@@ -50,12 +51,14 @@ def compare(output: Any, expected: Any, exactness: Exactness) -> Mismatch | None
     Args:
         output: tensor on any device, or None.
         expected: tensor, or None where the operator returns none.
-        exactness: ``bitwise``, ``ulp``, ``relative``, ``absolute`` or ``law``.
+        exactness: ``bitwise``, ``mismatch``, ``ulp``, ``relative``, ``absolute`` or ``law``.
+        before: for ``mismatch`` of a written argument, what it held before the call: the share counts the elements that
+            `expected` changes. None: all elements count.
 
     Raises:
         ContractError: the exactness is ``bitwise_given``, which needs the operator's other outputs, or unknown.
     """
-    if exactness.kind not in ("bitwise", "ulp", "relative", "absolute", "law"):
+    if exactness.kind not in ("bitwise", "mismatch", "ulp", "relative", "absolute", "law"):
         raise ContractError(f"cannot compare by {exactness}: compute what the output must be, then compare bitwise")
     for what, name in (
         ("type", _type_name),
@@ -70,7 +73,14 @@ def compare(output: Any, expected: Any, exactness: Exactness) -> Mismatch | None
     output, expected = output.detach().cpu().contiguous(), expected.detach().cpu().contiguous()
     if exactness.kind == "law" or expected.numel() == 0:
         return None
-    wrong, bound = _wrong(output, expected, exactness)
+    if exactness.kind == "mismatch":
+        changed = expected.numel() if before is None else int((expected != before.detach().cpu()).sum())
+        wrong, bound = _wrong(output, expected, bitwise())
+        bound = f"{exactness}, got {int(wrong.sum())} for {changed} changed elements"
+        if int(wrong.sum()) <= exactness.amount * changed:
+            return None
+    else:
+        wrong, bound = _wrong(output, expected, exactness)
     if not wrong.any():
         return None
     place = _worst(output, expected) if exactness.kind == "relative" else int(wrong.reshape(-1).int().argmax())

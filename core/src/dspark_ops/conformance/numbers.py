@@ -126,11 +126,11 @@ def _compare(
             return [] if shape is None else [f"output {output.name}: {shape}"]
         exact, target = bitwise(), contract.rules[output.name](inputs, got)
     problems = []
-    mismatch = compare(got[output.name], target, exact)
+    mismatch = compare(got[output.name], target, exact, before=inputs.get(output.name))
     if mismatch is not None:
         problems.append(f"output {output.name}: {mismatch}")
     if output.name in known:
-        mismatch = compare(got[output.name], known[output.name], exact)
+        mismatch = compare(got[output.name], known[output.name], exact, before=inputs.get(output.name))
         if mismatch is not None:
             problems.append(f"output {output.name} against the known values: {mismatch}")
     return problems

@@ -39,7 +39,7 @@ def bitwise_given(output: str) -> Exactness:
 
 
 def mismatch(share: float) -> Exactness:
-    """Of the elements that the reference changes, at most this share may differ at all; all others are untouched.
+    """Number of elements that differ, over the number that the reference changes, at most `share`.
 
     For bytes of quantised values, where a last-bit difference of a statistic moves a few codes by one step.
     """
