@@ -213,3 +213,17 @@ def test_an_empty_path_gives_an_empty_registry(tmp_path: Path) -> None:
 def test_the_modules_search_path_is_the_default(site: Any) -> None:
     site.plugin("p4", fields("p4"))
     assert "p4" in {record.name for record in discover().plugins}
+
+
+def test_entry_points_that_cannot_be_read_are_logged_and_stop_no_other(
+    site: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.plugin("p4", fields("p4"))
+    folder = site.distribution("foreign", "1.0")
+    (folder / "entry_points.txt").write_bytes(b"[console_scripts]\nx = \xff\xfe\n")
+    registry = look(site)
+    assert [record.name for record in registry.plugins] == ["p4"]
+    assert registry.failures == ()
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        f"entry points of {site.path} cannot be read"
+    ]

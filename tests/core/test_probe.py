@@ -306,6 +306,7 @@ def test_probing_this_machine_imports_no_torch_and_gives_every_field_an_origin()
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     device, torch_loaded, triton_loaded = json.loads(result.stdout)
     assert (torch_loaded, triton_loaded) == (False, False)
-    known = {name for name in ("name", "arch", "units", "memory", "driver", "toolkit", "torch") if device[name]}
-    assert known <= set(device["origins"])
+    facts = {"arch", "name", "features", "units", "memory", "driver", "toolkit", "torch"}
+    assert set(device["origins"]) == facts
+    assert all(device["origins"].values())
     assert device["simulated"] is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -36,8 +37,6 @@ def configured(config: Path | None) -> Configuration:
     """Return the configuration of this call, and log as it says."""
     configuration = load_configuration(config)
     # The library itself only ever writes to its logger; what is shown, and where, is the program's to decide.
-    import logging
-
     logging.basicConfig(format="dspark-ops: %(levelname)s: %(message)s")
     logging.getLogger("dspark_ops").setLevel((configuration.log or "warning").upper())
     return configuration

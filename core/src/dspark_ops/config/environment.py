@@ -107,3 +107,8 @@ def _plugins(given: Mapping[str, str], faults: list[Fault]) -> list[str] | None:
         faults.append(Fault(f"environment {PREFIX}PLUGINS", "wrong value", wanted, repr(value)))
         return None
     return names
+
+
+def triton_interprets(environ: Mapping[str, str]) -> bool:
+    """Return whether Triton will interpret kernels on the CPU: its own variable, by its own rule for what is true."""
+    return environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")

@@ -52,14 +52,15 @@ class Source:
         stated = self.origins.get(".".join(path))
         if stated:
             return stated
-        for length in range(len(path), 0, -1):
-            if line := self.lines.get(path[:length]):
-                return f"{self.label}:{line}"
-        return self.label
+        line = self._line(path)
+        return f"{self.label}:{line}" if line else self.label
 
     def leaves(self) -> Iterator[tuple[_Path, Any]]:
         """Yield path and value of everything that is no table; None counts as absent."""
         yield from _leaves((), self.tree)
+
+    def _line(self, path: _Path) -> int:
+        return next((self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), 0)
 
     def faults(self) -> list[Fault]:
         """Return everything that is wrong with this source, in the order of its lines."""
@@ -67,7 +68,7 @@ class Source:
             *((path, what, wanted, got, hint) for path, what, wanted, got, hint in schema_faults(self.tree)),
             *_name_faults(self.tree),
         ]
-        found.sort(key=lambda entry: self.lines.get(entry[0], 0))
+        found.sort(key=lambda entry: self._line(entry[0]))
         return [Fault(self.origin(path), what, wanted, got, hint) for path, what, wanted, got, hint in found]
 
 

@@ -79,7 +79,7 @@ def find_plugins(path: Sequence[str] | None = None) -> tuple[list[FoundPlugin], 
             if not name:
                 raise ValueError("its METADATA file names no distribution")
         except Exception as error:  # whatever is wrong with a foreign distribution, it must not stop the others
-            if ENTRY_POINT_GROUP in (distribution.read_text("entry_points.txt") or ""):
+            if _speaks_of_plugins(distribution):
                 where = str(distribution.locate_file(""))
                 failures.append(PluginFailure("unknown", where, "", "entry_points.txt", "identity", cause_line(error)))
             continue
@@ -87,6 +87,14 @@ def find_plugins(path: Sequence[str] | None = None) -> tuple[list[FoundPlugin], 
             seen.add(canonicalize_name(name))
             found.extend(FoundPlugin(entry.name, name, version, entry) for entry in entries)
     return sorted(found, key=lambda plugin: (plugin.name, plugin.distribution, plugin.entry_point.value)), failures
+
+
+def _speaks_of_plugins(distribution: metadata.Distribution) -> bool:
+    try:
+        return ENTRY_POINT_GROUP in (distribution.read_text("entry_points.txt") or "")
+    except Exception as error:  # unreadable, so whether it is a plugin cannot be known
+        _log.warning("entry points of %s cannot be read: %s", distribution.locate_file(""), cause_line(error))
+        return False
 
 
 def _absent(settings: Settings, found: Iterable[FoundPlugin]) -> Iterable[PluginFailure]:

@@ -93,7 +93,7 @@ def inspect_package(
 
     Without `probe_attributes` only metadata are read and nothing is imported: an import may take seconds, start a GPU
     context or end the process. With it, the module is imported in a child process, which proves that it is the right
-    one and that its import works.
+    one and that its import works. Only that tells two installed distributions apart that ship a module of one name.
 
     Args:
         package: module, distribution, versions and attributes that are needed.

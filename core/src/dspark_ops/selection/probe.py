@@ -20,6 +20,7 @@ from dspark_ops.selection.probe_nvidia import nvidia_devices
 
 __all__ = ["ProbeSources", "probe", "probe_all"]
 
+_FACTS: Final = ("units", "memory", "driver", "toolkit", "torch")
 _TOOLKIT: Final = re.compile(r"^(?P<kind>cuda|hip)\b[^=\n]*=\s*['\"](?P<version>[^'\"]+)['\"]", re.MULTILINE)
 
 
@@ -85,7 +86,7 @@ def probe_all(*, sources: ProbeSources | None = None) -> tuple[Device, ...]:
     if not devices:
         devices = (_cpu("; ".join(notes)),)
     facts, origins = _torch_facts(sources)
-    origins["features"] = "catalogue, by architecture"
+    origins = {**dict.fromkeys(_FACTS, "no source gave it"), **origins, "features": "catalogue, by architecture"}
     return tuple(
         replace(device, torch=facts["torch"], toolkit=facts["toolkit"], origins={**origins, **device.origins})
         for device in devices
