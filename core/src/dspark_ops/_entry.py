@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dspark_ops import contracts
 from dspark_ops.api.kernel import Package
 from dspark_ops.api.reason import Reason
 from dspark_ops.config import load_settings
+from dspark_ops.config.environment import triton_interprets
 from dspark_ops.contracts import ModelShapes, model_shapes
 from dspark_ops.errors import SelectionError, SelectionWarning
 from dspark_ops.selection.device import Device
@@ -82,6 +84,9 @@ def plan(
 def probe(which: int | None = None) -> Device:
     """Return what is known of this machine's device, without creating a device context.
 
+    A CPU has the feature ``triton_interpreter`` where Triton's own variable ``TRITON_INTERPRET`` is set: kernels that
+    need it are for tests, a thousand times slower than torch.
+
     Args:
         which: index of the device; needed only where several differ.
 
@@ -90,7 +95,12 @@ def probe(which: int | None = None) -> Device:
     """
     from dspark_ops.selection.probe import probe as probe_device
 
-    return probe_device(which)
+    device = probe_device(which)
+    if device.is_accelerator or not triton_interprets(os.environ):
+        return device
+    features = device.features | {"triton_interpreter"}
+    origin = f"{device.origins.get('features', 'probe')}, and environment TRITON_INTERPRET"
+    return replace(device, features=features, origins={**device.origins, "features": origin})
 
 
 def _check_package(package: Package) -> Reason | None:
