@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from dspark_ops.errors import DeviceError
@@ -77,3 +82,14 @@ def test_driver_names_lead_to_products_by_whole_words() -> None:
 
 def test_every_product_states_its_source() -> None:
     assert all(product.source for product in catalogue())
+
+
+def test_planning_for_a_simulated_device_needs_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
+        "from dspark_ops.cli import main\n"
+        "sys.exit(main(['plan', '--device', 'sm_103', '--rows', '6', '--json']))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["plan"]["rows"] == "6"
