@@ -55,21 +55,24 @@ def _fault(model: Model, request: Request) -> str:
     return ""
 
 
-def prefill(model: Model, ops: Any, state: DecodeState, running: Running) -> tuple[Rows, Tensor, Tensor]:
-    """Return a request's prompt rows, run through the target, their features, and the token that follows (C10.2).
+def prefill(model: Model, ops: Any, state: DecodeState, running: Sequence[Running]) -> tuple[Rows, Tensor, Tensor]:
+    """Return the prompt rows of requests, run through the target, their features, and the tokens that follow (C10.2).
 
     Args:
         model: the model.
         ops: operators of the verify site.
         state: caches, written.
-        running: a request that holds a slot and has emitted nothing.
+        running: requests that hold a slot and have emitted nothing.
 
     Returns:
-        rows, features [n, taps * hidden] bfloat16 of each, and the first token, [1] int64.
+        rows of all prompts, request by request; features [T, taps * hidden] bfloat16 of each row; first tokens, [R]
+        int64.
     """
-    prompt = running.request.prompt
-    rows = Rows.of([(running.slot, position, token) for position, token in enumerate(prompt)], model.torch_device)
-    last = torch.tensor([len(prompt) - 1], device=model.torch_device)
+    prompts = [(item.slot, item.request.prompt) for item in running]
+    triples = [(slot, position, token) for slot, prompt in prompts for position, token in enumerate(prompt)]
+    rows = Rows.of(triples, model.torch_device)
+    last = torch.tensor([len(prompt) for _, prompt in prompts], device=model.torch_device).cumsum(0) - 1
     output = model.target.forward(ops, state, rows, logits_of=last)
-    running.metrics.prefill(len(prompt))
-    return rows, output.features, next_tokens(ops, output.logits, [running])
+    for item in running:
+        item.metrics.prefill(len(item.request.prompt))
+    return rows, output.features, next_tokens(ops, output.logits, running)

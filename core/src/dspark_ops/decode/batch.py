@@ -46,12 +46,18 @@ class Batch:
     def __bool__(self) -> bool:
         return bool(self._queue or self.running)
 
-    def next_waiting(self) -> Running | None:
-        """Return the next request with a slot of its own, or None if none waits or no slot is free."""
-        if not (self._queue and self._free):
-            return None
-        index, request = self._queue.popleft()
-        return Running(index, request, self._free.pop(0), self._context)
+    def admit(self) -> list[Running]:
+        """Return waiting requests, as many as there are free slots, each with a slot; they run from now on."""
+        admitted = []
+        while self._queue and self._free:
+            index, request = self._queue.popleft()
+            admitted.append(Running(index, request, self._free.pop(0), self._context))
+        self.running += admitted
+        return admitted
+
+    def emit_one(self, running: Sequence[Running], tokens: Tensor) -> None:
+        """Emit one token [R] for each request."""
+        self.emit(running, tokens.unsqueeze(1), torch.ones_like(tokens, dtype=torch.int32))
 
     def emit(self, running: Sequence[Running], tokens: Tensor, commit_lens: Tensor) -> list[tuple[int, ...]]:
         """Return what each request emits of a step's tokens [R, W]; they are appended and reported."""

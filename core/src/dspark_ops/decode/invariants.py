@@ -25,10 +25,10 @@ class Ledger:
         self._target: dict[int, list[int]] = {}
         self._draft: dict[int, int] = {}
 
-    def admit(self, slot: int) -> None:
-        """A new request takes a slot: nothing is committed in it."""
-        self._target[slot] = []
-        self._draft[slot] = 0
+    def admit(self, slots: Sequence[int]) -> None:
+        """New requests take slots: nothing is committed in them."""
+        self._target.update({slot: [] for slot in slots})
+        self._draft.update(dict.fromkeys(slots, 0))
 
     def feed(self, rows: Rows) -> None:
         """Rows go into the target: each request's must continue what is committed, position by position."""

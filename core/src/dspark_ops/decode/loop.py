@@ -90,13 +90,12 @@ class _Loop:
         return self._batch.generation(self._total)
 
     def _fill_slots(self) -> None:
-        while (item := self._batch.next_waiting()) is not None:
+        while admitted := self._batch.admit():
             if self._ledger:
-                self._ledger.admit(item.slot)
-            rows, features, first = prefill(self._model, self._ops, self._state, item)
+                self._ledger.admit([item.slot for item in admitted])
+            rows, features, first = prefill(self._model, self._ops, self._state, admitted)
             self._commit(rows, features)
-            self._batch.running.append(item)
-            self._batch.emit([item], first.unsqueeze(1), torch.ones_like(first, dtype=torch.int32))
+            self._batch.emit_one(admitted, first)
             self._retire()
 
     def _cycle(self) -> None:

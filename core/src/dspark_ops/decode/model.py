@@ -17,7 +17,7 @@ from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS
 from dspark_ops.decode.v41.state import DecodeState
 from dspark_ops.decode.v41.target import Target
 from dspark_ops.decode.v41.weights import read_weights
-from dspark_ops.errors import ModelError
+from dspark_ops.errors import DeviceError, ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ class Model:
         config: the checked configuration.
         weights: the checked tensors, on the device they run on.
         name: how plans call the model.
-        device: the plan's device; None probes: the accelerator if the weights are on one, else the CPU.
+        device: what plans are for, a `dspark_ops.Device`; None: as `dspark_ops.plan` chooses.
         configuration: what `dspark_ops.plan` takes as its ``config``.
         tokenizer: text to tokens, if there is one.
 
@@ -114,15 +114,15 @@ def load_model(path: str | Path, device: str = "cpu", config: Any = None) -> Mod
     tokenizer = TextTokenizer(folder / "tokenizer.json", settings.vocab, settings.bos)
     place = _torch_device(device)
     weights = {name: tensor.to(place) for name, tensor in read_weights(folder, settings).items()}
-    planned_for = dspark_ops.Device.simulate("cpu") if device == "cpu" else dspark_ops.probe()
+    planned_for = dspark_ops.probe()
+    if device == "cpu" and planned_for.is_accelerator:
+        planned_for = dspark_ops.Device.simulate("cpu")
     return Model(
         settings, weights, name=folder.resolve().name, device=planned_for, configuration=config, tokenizer=tokenizer
     )
 
 
 def _torch_device(device: str) -> torch.device:
-    from dspark_ops.errors import DeviceError
-
     if device not in ("cpu", "cuda"):
         raise DeviceError(f"device is {device!r}: wanted cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():

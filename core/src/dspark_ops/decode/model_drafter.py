@@ -20,12 +20,13 @@ class ModelDrafter:
 
     def __init__(self, model: Model, state: DecodeState, gamma: int) -> None:
         self._drafter = model.drafter
-        self._ops = model.ops(gamma).at(site="draft")
+        ops = model.ops(gamma)
+        self._ops, self._commit_ops = ops.at(site="draft"), ops.at(site="commit")
         self._state = state
 
     def commit(self, rows: Rows, features: Tensor) -> None:
         """Write the context rows of every draft stage."""
-        self._drafter.commit(self._ops, self._state, rows, features)
+        self._drafter.commit(self._commit_ops, self._state, rows, features)
 
     def propose(self, requests: DraftRequests) -> Proposal:
         """Run the block."""

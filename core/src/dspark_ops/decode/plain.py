@@ -44,18 +44,16 @@ def decode_plain(
     with torch.inference_mode():
         while batch:
             began = time.perf_counter()
-            while (item := batch.next_waiting()) is not None:
-                _, _, first = prefill(model, ops, state, item)
-                batch.running.append(item)
-                batch.emit([item], first.unsqueeze(1), torch.ones_like(first, dtype=torch.int32))
+            while admitted := batch.admit():
+                _, _, first = prefill(model, ops, state, admitted)
+                batch.emit_one(admitted, first)
                 batch.retire()
             ready = time.perf_counter()
             total.prefill_seconds += ready - began
             if batch.running:
                 rows = [(item.slot, item.start, item.tokens[-1]) for item in batch.running]
                 logits = model.target.forward(ops, state, Rows.of(rows, model.torch_device)).logits
-                tokens = next_tokens(ops, logits, batch.running)
-                batch.emit(batch.running, tokens.unsqueeze(1), torch.ones_like(tokens, dtype=torch.int32))
+                batch.emit_one(batch.running, next_tokens(ops, logits, batch.running))
                 for item in batch.running:
                     item.metrics.step(0, 1, 0, 1)
                 batch.retire()

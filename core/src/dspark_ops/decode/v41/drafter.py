@@ -49,7 +49,7 @@ class V41Drafter:
         """Write the draft context of committed rows (C1.4): one latent per stage, from the same projected features.
 
         Args:
-            ops: operators of the draft site.
+            ops: operators of the commit site.
             state: caches, written.
             rows: committed rows; of a longer run than the ring only the last rows matter, so give them in order.
             features: [T, taps * hidden] bfloat16 of these rows.

@@ -1,0 +1,154 @@
+"""What the decode verb says at the end: who served which operator and why, accepted lengths, speed, equality."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from dspark_ops import __version__
+from dspark_ops.api.reason import ReasonCode
+from dspark_ops.cli._show import console, table
+
+if TYPE_CHECKING:
+    from dspark_ops.cli._decode_run import DecodeRun
+    from dspark_ops.decode import DecodeMetrics, Generation
+    from dspark_ops.selection.plan import Choice, Selection
+
+_BAR = 40
+_OTHER_HARDWARE = (ReasonCode.DEVICE_VENDOR, ReasonCode.DEVICE_ARCH)
+
+
+def report_json(run: DecodeRun) -> dict[str, Any]:
+    """Return all that was found, with plain types only."""
+    import torch
+
+    arguments, options = run.arguments, run.arguments.options
+    plan = arguments.model.plan(options.gamma)
+    return {
+        "versions": {"dspark-ops": __version__, "torch": torch.__version__},
+        "device": plan.device.to_json(),
+        "plan": {"digest": plan.digest, "operators": list(_operators(run))},
+        "options": {
+            "gamma": arguments.model.config.gamma if options.gamma is None else options.gamma,
+            "policy": repr(options.policy),
+            "max_batch": options.max_batch,
+            "ignore_eos": options.ignore_eos,
+        },
+        "prompts": [_prompt_json(run, number) for number in range(len(arguments.texts))],
+        "dspark": run.speculative.metrics.to_json() if run.speculative else None,
+        "plain": run.plain.metrics.to_json() if run.plain else None,
+        "identical": run.identical,
+    }
+
+
+def _prompt_json(run: DecodeRun, number: int) -> dict[str, Any]:
+    arguments, result = run.arguments, run.main.results[number]
+    sampling = arguments.requests[number].sampling
+    entry: dict[str, Any] = {
+        "prompt": arguments.texts[number],
+        "text": arguments.model.tokenizer.decode(result.tokens),
+        "tokens": list(result.tokens),
+        "finish": result.finish.value,
+        "sampling": {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "seed")},
+        "mean_accept_len": result.metrics.mean_accept_len if run.speculative else None,
+    }
+    if run.speculative and run.plain and run.greedy:
+        entry["identical"] = result.tokens == run.plain.results[number].tokens
+    return entry
+
+
+def print_report(run: DecodeRun) -> None:
+    """Print the text of several prompts, then tables for people."""
+    out = console()
+    if len(run.arguments.texts) > 1:
+        for number, (text, result) in enumerate(zip(run.arguments.texts, run.main.results, strict=True), 1):
+            out.rule(f"prompt {number}", align="left")
+            continued = run.arguments.model.tokenizer.decode(result.tokens)
+            out.print(Text.assemble((text, "dim"), continued), soft_wrap=True)
+        out.print()
+    plan = run.arguments.model.plan(run.arguments.options.gamma)
+    columns = ("operator", "site", "rows", "kernel", "class", "why")
+    rows = [tuple(str(entry[name]) for name in columns) for entry in _operators(run)]
+    out.print(table(f"what served each operator on {plan.device.name} ({plan.device.arch.name})", columns, rows))
+    out.print()
+    if run.speculative:
+        metrics = run.speculative.metrics
+        title = f"accepted lengths: {metrics.verify_steps} verify steps, {metrics.mean_accept_len:.2f} tokens each"
+        out.print(table(title, ("#tokens", "#steps", "share"), _histogram(metrics)))
+        out.print()
+    out.print(table("speed", ("run", "#tokens", "#target forwards", "#tokens per step", "#tokens/s"), _speed(run)))
+    out.print(_verdict(run), markup=False)
+
+
+def _operators(run: DecodeRun) -> Iterator[dict[str, Any]]:
+    """Yield one entry per operator, site and bucket of row counts, parts of a composed kernel behind it."""
+    plan = run.arguments.model.plan(run.arguments.options.gamma)
+    for selection in plan.selections:
+        yield from _entries(selection, "")
+
+
+def _entries(selection: Selection, lead: str) -> Iterator[dict[str, Any]]:
+    for choice in selection.choices:
+        yield {
+            "operator": f"{lead}{selection.operator}",
+            "site": selection.site,
+            "rows": choice.rows,
+            "kernel": choice.kernel.id,
+            "class": choice.kernel.rank.value,
+            "why": _why(choice),
+        }
+        for part in choice.parts:
+            yield from _entries(part, f"{lead}  ")
+
+
+def _why(choice: Choice) -> str:
+    """Return in one line why this kernel and no better one."""
+    refused = [item for item in choice.refused if item.better]
+    if not refused:
+        return f"first of {len(choice.standby) + 1} that may serve" if choice.standby else "the only candidate"
+    by_reason: dict[str, list[str]] = {}
+    for item in refused:
+        reason = item.reasons[0]
+        need = "other hardware" if reason.code in _OTHER_HARDWARE else f"{reason.field} {reason.wanted}"
+        by_reason.setdefault(need, []).append(item.candidate.id)
+    return "; ".join(f"{', '.join(ids)} need{'s' * (len(ids) == 1)} {need}" for need, ids in by_reason.items())
+
+
+def _histogram(metrics: DecodeMetrics) -> Iterator[tuple[str, str, str]]:
+    total, top = metrics.verify_steps, max(metrics.histogram.values(), default=1)
+    for length in range(1, max(metrics.histogram, default=0) + 1):
+        count = metrics.histogram[length]
+        yield str(length), str(count), f"{'█' * round(_BAR * count / top)} {100 * count / max(total, 1):.0f} %"
+
+
+def _speed(run: DecodeRun) -> Iterator[tuple[str, ...]]:
+    for name, generation in (("DSpark", run.speculative), ("plain", run.plain)):
+        if generation:
+            yield _speed_row(name, generation)
+
+
+def _speed_row(name: str, generation: Generation) -> tuple[str, ...]:
+    metrics = generation.metrics
+    return (
+        name,
+        str(metrics.emitted),
+        str(metrics.forwards),
+        f"{metrics.tokens_per_step:.2f}",
+        f"{metrics.tokens_per_second:.1f}",
+    )
+
+
+def _verdict(run: DecodeRun) -> str:
+    if run.identical is None:
+        both = run.speculative is not None and run.plain is not None
+        return "tokens: sampled output equals plain decoding in law, not token by token" if both else ""
+    if run.identical:
+        return f"tokens: identical to plain decoding ({run.main.metrics.emitted} tokens)"
+    wrong = [
+        number
+        for number, pair in enumerate(zip(run.main.results, run.plain.results if run.plain else (), strict=True), 1)
+        if pair[0].tokens != pair[1].tokens
+    ]
+    return f"tokens: DIFFERENT from plain decoding for prompt {', '.join(map(str, wrong))}"

@@ -1,0 +1,123 @@
+"""``dspark-ops decode``: a model continues text with DSpark, and what served each operator is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dspark_ops.cli._decode_prompts import prompts_of
+from dspark_ops.cli._decode_report import print_report, report_json
+from dspark_ops.cli._decode_run import Arguments, run_decode
+from dspark_ops.cli._options import ConfigOption, JsonOption, configured
+from dspark_ops.cli._show import print_json
+from dspark_ops.errors import ConfigError
+
+_SCHEDULES = ("static", "threshold", "prefix", "prefix-global")
+
+
+def decode(
+    model: Annotated[Path, typer.Option("--model", metavar="DIR", help="Model directory: config.json, weights ...")],
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help=r"Text to continue; \n, \t and \\ are escapes.")
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", metavar="FILE", help='Prompts: one per line, or JSONL with "prompt".')
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Decode with the target alone.")] = False,
+    gamma: Annotated[
+        int | None, typer.Option("--gamma", help="Drafts per block, 1 to 8; default: the model's.")
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option("--schedule", metavar="NAME", help=f"Drafts to verify: {', '.join(_SCHEDULES)}.")
+    ] = "static",
+    threshold: Annotated[float, typer.Option("--threshold", help="Least confidence, for --schedule threshold.")] = 0.5,
+    step_rates: Annotated[
+        Path | None, typer.Option("--step-rates", metavar="FILE", help="Measured step rates, for the prefix schedules.")
+    ] = None,
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option("--top-k", help="Keep this many tokens; 0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option("--top-p", help="Keep tokens up to this probability.")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of the draws; prompt number n has seed + n.")] = 0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Most tokens per prompt.")] = 96,
+    max_batch: Annotated[int, typer.Option("--max-batch", help="Most prompts at once.")] = 4,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="Also decode plainly, for the figures beside it.")
+    ] = True,
+    check: Annotated[bool, typer.Option("--check", help="Check the loop's own rules after every cycle.")] = False,
+    device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
+    config: ConfigOption = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write the figures as a picture.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue text, then show what served each operator, accepted lengths and speed.
+
+    Exit code 1 means that greedy tokens differ from plain decoding.
+    """
+    from dspark_ops.decode import DecodeOptions, Request, SamplingParams, load_model
+
+    settings = configured(config).settings
+    texts = prompts_of(prompt, prompts)
+    if plot is not None:
+        _check_plot(plot)
+    policy = _policy(schedule, threshold, step_rates)
+    loaded = load_model(model, device=device, config=settings)
+    requests = [
+        Request(loaded.tokenizer.encode(text), max_tokens, SamplingParams(temperature, top_k, top_p, seed + number))
+        for number, text in enumerate(texts)
+    ]
+    options = DecodeOptions(gamma, policy, max_batch, ignore_eos, check)
+    arguments = Arguments(loaded, texts, requests, options, speculative=not plain, plain=plain or compare)
+    run = run_decode(arguments, quiet=as_json)
+    if plot is not None:
+        from dspark_ops.cli._decode_plot import save_plot
+
+        save_plot(run, plot)
+    if as_json:
+        print_json(report_json(run))
+    else:
+        print_report(run)
+    if run.identical is False:
+        raise typer.Exit(1)
+
+
+def _policy(schedule: str, threshold: float, step_rates: Path | None) -> Any:
+    """Return the policy that ``--schedule`` names.
+
+    Raises:
+        ConfigError: there is no such schedule, or its option is wrong or given to another one.
+    """
+    from dspark_ops.decode import PrefixPolicy, StaticPolicy, ThresholdPolicy
+    from dspark_ops.decode.sps import default_rates, read_rates
+    from dspark_ops.suggest import did_you_mean
+
+    if schedule not in _SCHEDULES:
+        raise ConfigError(
+            f"--schedule {schedule}: wanted one of {', '.join(_SCHEDULES)}{did_you_mean(schedule, _SCHEDULES)}"
+        )
+    if step_rates is not None and not schedule.startswith("prefix"):
+        raise ConfigError(f"--step-rates {step_rates}: only --schedule prefix and prefix-global use it, got {schedule}")
+    if schedule == "static":
+        return StaticPolicy()
+    if schedule == "threshold":
+        return ThresholdPolicy(threshold)
+    rates = default_rates() if step_rates is None else read_rates(step_rates)
+    return PrefixPolicy(rates, "global" if schedule == "prefix-global" else "early_stop")
+
+
+def _check_plot(path: Path) -> None:
+    """Refuse a picture that could not be written, before anything is computed."""
+    from importlib.util import find_spec
+
+    from dspark_ops.errors import MissingDependencyError
+
+    if find_spec("matplotlib") is None:
+        raise MissingDependencyError(
+            "--plot needs matplotlib, which is not installed: run  pip install 'dspark-ops[bench]'"
+        )
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--plot {path}: wanted a file name that ends in .png, .svg or .pdf")
+    if not path.resolve().parent.is_dir():
+        raise ConfigError(f"--plot {path}: the directory {path.resolve().parent} does not exist")
