@@ -159,6 +159,25 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         assert all(torch.equal(x[row : row + 1], y) for x, y in zip(whole, accept_sampled(**alone), strict=True))
 
 
+@pytest.mark.parametrize("variant", ["token", "block"])
+def test_ten_thousand_draws_have_the_mean_of_the_target(variant: str) -> None:
+    p, q = [0.1, 0.2, 0.3, 0.4], [0.4, 0.3, 0.2, 0.1]
+    count = 10_000
+    generator = torch.Generator().manual_seed(8)
+    drafts = torch.multinomial(torch.tensor(q), count, replacement=True, generator=generator)
+    correct, bonus, _ = accept_sampled(
+        torch.nn.functional.pad(drafts.unsqueeze(1), (1, 0)),
+        torch.tensor([[p, p]]).expand(count, 2, 4),
+        torch.tensor([[q]]).expand(count, 1, 4),
+        torch.rand(count, 1, generator=generator),
+        torch.rand(count, generator=generator),
+        variant=variant,
+    )
+    first = torch.where(correct > 0, drafts, bonus).double()
+    assert float(first.mean()) == pytest.approx(2.0, abs=5 * 1.0 / count**0.5)  # the law's mean is 2, its deviation 1
+    assert float((correct > 0).double().mean()) == pytest.approx(0.6, abs=5 * 0.49 / count**0.5)  # sum of min(p, q)
+
+
 def test_unknown_forms_and_a_block_with_a_boundary_are_refused() -> None:
     law = [0.5, 0.5]
     with pytest.raises(ContractError, match="no block form"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="numbers need torch")
 
-from dspark_ops.contracts.schedule import schedule_prefix  # noqa: E402
+from dspark_ops.contracts.schedule import schedule_prefix, throughputs  # noqa: E402
 from dspark_ops.errors import ContractError  # noqa: E402
 
 SURVIVAL = torch.tensor([[0.9, 0.72, 0.36], [0.6, 0.3, 0.12]])
@@ -46,12 +47,16 @@ def by_hand(survival: torch.Tensor, table: list[float], mode: str) -> list[int]:
 
 def test_falling_rates_give_the_same_lengths_in_both_modes() -> None:
     table = rates(0, 1, 0.96, 0.9, 0.82, 0.73, 0.65, 0.58)
+    wanted = [2.0, 2.784, 3.258, 3.4604, 3.3434, 3.172, 2.9]
+    assert throughputs(SURVIVAL, table).tolist() == pytest.approx(wanted, abs=1e-6)
     assert lens(SURVIVAL, table) == [3, 2]
     assert lens(SURVIVAL, table, mode="global") == [3, 2]
 
 
 def test_a_staircase_stops_the_early_search_and_not_the_global_one() -> None:
     table = rates(0, 1, 0.68, 0.68, 0.68, 0.67, 0.66, 0.5)
+    wanted = [2.0, 1.972, 2.4616, 2.8696, 3.0686, 3.2208, 2.5]
+    assert throughputs(SURVIVAL, table).tolist() == pytest.approx(wanted, abs=1e-6)
     assert lens(SURVIVAL, table) == [1, 1]
     assert lens(SURVIVAL, table, mode="global") == [4, 3]
 
@@ -62,6 +67,8 @@ def test_only_the_global_search_lets_the_second_draft_decide_about_the_first(
 ) -> None:
     survival = torch.tensor([[0.8, 0.8 * second]])
     table = rates(1, 0.5, 0.45)
+    wanted = [1.0, 0.9, 1.134] if second else [1.0, 0.9, -math.inf]  # a draft of survival 0 never takes part
+    assert throughputs(survival, table).tolist() == pytest.approx(wanted, abs=1e-6)
     assert lens(survival, table) == [early]
     assert lens(survival, table, mode="global") == [whole]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
-from dspark_ops.contracts.argmax import argmax_rows
+from dspark_ops.contracts.argmax import ARGMAX_ROWS, argmax_rows
 from dspark_ops.contracts.contract import Argument, Case, Contract, Decomposition, Output, Site
 from dspark_ops.contracts.exactness import bitwise
 
@@ -196,6 +196,15 @@ def _tail_cases(scale: str, seed: int) -> Iterator[Case]:
             "prefix_lens": torch.arange(len(candidates)) + 7, "verify_lens": verify_lens,
         }  # fmt: skip
         yield Case(f"{name}, tied logits", inputs)
+    nan = torch.full((4, vocab), -torch.inf)
+    nan[0, [9, 3]] = torch.tensor([5.0, float("nan")])
+    nan[2, vocab - 1] = 1.0
+    candidates = torch.tensor([[8, 3, 0, 7]])
+    yield Case(
+        "a NaN, a row of -inf, the last token",
+        {"candidates": candidates, "logits": nan, "prefix_lens": torch.tensor([5], dtype=torch.int32)},
+        {"correct_len": torch.tensor([2], dtype=torch.int32), "bonus": torch.tensor([vocab - 1])},
+    )
 
 
 def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
@@ -281,6 +290,7 @@ ACCEPT_TAIL = Contract(
     reference=accept_tail,
     cases=_tail_cases,
     sites=_tail_sites,
+    semantics=ARGMAX_ROWS.semantics,
     decomposition=Decomposition(
         ("argmax_rows", "accept_greedy", "accept_finalize"), _compose_tail, rows={"argmax_rows": "B*W"}
     ),

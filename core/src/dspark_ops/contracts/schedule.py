@@ -69,28 +69,43 @@ def schedule_prefix(
     rows, gamma = survival.shape
     most = max_verify or gamma + 1
     window = survival[:, : min(most, gamma)]
-    live = window >= DROP_BELOW
-    # column-major, so that a stable sort breaks ties by position first and request second
-    keys = torch.where(live, window, -torch.inf).T.reshape(-1)
+    keys = _keys(window)
     order = keys.argsort(descending=True, stable=True)
-    admit = budget if budget is not None else _best_count(keys[order], steps_per_second, rows, max(min_verify, 1), mode)
+    if budget is None:
+        throughput = throughputs(window, steps_per_second, max(min_verify, 1))
+        stops = torch.nn.functional.pad(throughput[1:] <= throughput[:-1], (0, 1), value=True)
+        budget = throughput.argmax() if mode == "global" else stops.int().argmax()
     rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    selected = live & (rank < admit).view(window.shape[1], rows).T
-    counts = selected.sum(-1, dtype=torch.int32) + min_verify
+    selected = ((keys > -torch.inf) & (rank < budget)).view(window.shape[1], rows)
+    counts = selected.sum(0, dtype=torch.int32) + min_verify
     return counts.clamp(max(min_verify, 1), most)
 
 
-def _best_count(ranked: Tensor, steps_per_second: Tensor, rows: int, rows_each: int, mode: str) -> Tensor:
+def throughputs(survival: Tensor, steps_per_second: Tensor, rows_each: int = 1) -> Tensor:
+    """Return the expected tokens per second of a step that admits the m most likely drafts, by m.
+
+    Args:
+        survival: [R, G] float32, see `schedule_prefix`.
+        steps_per_second: [L] float64, see there.
+        rows_each: rows that each request has without any admitted draft.
+
+    Returns:
+        [R * G + 1] float64; -inf for an m that would admit a draft below the floor.
+
+    Source: C1.10.4.
+    """
+    ranked = _keys(survival).sort(descending=True, stable=True).values
     live = (ranked > -torch.inf).sum()
     gains = torch.where(ranked > -torch.inf, ranked, 0.0).double()
-    expected = torch.nn.functional.pad(gains.cumsum(0), (1, 0)) + rows
-    counts = torch.arange(len(expected), device=ranked.device)
-    tokens = (counts + rows * rows_each).clamp(max=len(steps_per_second) - 1)
-    throughput = torch.where(counts <= live, expected * steps_per_second[tokens], -torch.inf)
-    if mode == "global":
-        return throughput.argmax()
-    stops = throughput[1:] <= throughput[:-1]
-    return torch.nn.functional.pad(stops, (0, 1), value=True).int().argmax()
+    expected = torch.nn.functional.pad(gains.cumsum(0), (1, 0)) + len(survival)
+    counts = torch.arange(len(expected), device=survival.device)
+    tokens = (counts + len(survival) * rows_each).clamp(max=len(steps_per_second) - 1)
+    return torch.where(counts <= live, expected * steps_per_second[tokens], -torch.inf)
+
+
+def _keys(survival: Tensor) -> Tensor:
+    """Return the survivals column after column, so that a stable sort breaks ties by position, then by request."""
+    return torch.where(survival >= DROP_BELOW, survival, -torch.inf).T.reshape(-1)
 
 
 def _cases(scale: str, seed: int) -> Iterator[Case]:
