@@ -115,8 +115,29 @@ def _prompt_candidates(file: SourceFile, tokenizer: Tokenizer, low: int, high: i
                 break
 
 
+def line_starts(files: list[SourceFile], tokenizer: Tokenizer, count: int, width: int) -> np.ndarray:
+    """uint16 ``[count, width]``: the first ``width`` tokens from line starts of training files, for rollouts.
+
+    Half of the starts are ``def`` and ``class`` lines, as in the prompts; all are encoded as a prompt would be, from the
+    start of the line, which a window of the long stream is not.
+    """
+    generator = np.random.default_rng(0)
+    plain, heads = [], []
+    for index, file in enumerate(files):
+        at = 0
+        for line in file.text.splitlines(keepends=True):
+            if line.strip():
+                (heads if line.lstrip().startswith(("def ", "class ", "async def ")) else plain).append((index, at))
+            at += len(line)
+    picks = [pool[i] for pool in (plain, heads) for i in generator.integers(len(pool), size=count)]
+    texts = [files[index].text[at : at + 12 * width] for index, at in picks]
+    rows = [e.ids[:width] for e in tokenizer.encode_batch(texts, add_special_tokens=False) if len(e.ids) > width]
+    order = generator.permutation(len(rows))[:count]
+    return np.asarray([rows[i] for i in order], dtype=np.uint16)
+
+
 def main() -> None:
-    """Write ``train.npy``, ``heldout.npy`` and ``manifest.json`` for the trainers, and the prompt file."""
+    """Write ``train.npy``, ``heldout.npy``, ``starts.npy`` and ``manifest.json`` for the trainers, and the prompts."""
     here = pathlib.Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the token streams")
@@ -134,6 +155,7 @@ def main() -> None:
         np.save(args.out / f"{name}.npy", stream)
         size = sum(len(file.text.encode()) for file in members)
         manifest[name] = {"files": len(members), "bytes": size, "tokens": int(stream.size)}
+    np.save(args.out / "starts.npy", line_starts(splits["train"], tokenizer, 32768, 96))
     prompts = pick_prompts(files, tokenizer, 306)
     args.prompts.write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts[:50]))
     (args.out / "prompts_extra.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts[50:]))
