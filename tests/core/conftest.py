@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from dspark_ops._lazy import torch
 from dspark_ops.api import Kernel
 from dspark_ops.contracts import Argument, Contract, Decomposition, Option, Output, Semantic, Site, model_shapes
 from dspark_ops.contracts.exactness import bitwise
+from dspark_ops.errors import MissingDependencyError
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.plan import Plan
 from dspark_ops.selection.planner import make_plan
@@ -21,9 +23,12 @@ from dspark_ops.selection.settings import OperatorSettings, Policy, Settings
 MODULE = "fake_kernels"
 
 
-def tensor(*shape: int) -> SimpleNamespace:
-    """Stand-in for a tensor: all that a bound call looks at."""
-    return SimpleNamespace(shape=shape)
+def tensor(*shape: int) -> Any:
+    """A tensor without storage; where torch is not installed, a value that has all that a bound call looks at."""
+    try:
+        return torch.empty(shape, device="meta")
+    except MissingDependencyError:
+        return SimpleNamespace(shape=shape)
 
 
 def pick(x: Any, top: Any = 1) -> Any:

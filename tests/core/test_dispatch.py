@@ -47,7 +47,7 @@ def test_an_error_inside_shows_the_generated_line_in_the_traceback(fakes: Any) -
         function(fakes.tensor(1, 8))
     except ZeroDivisionError:
         text = traceback.format_exc()
-    assert "return kernel(x, top)" in text
+    assert "return table[" in text
 
 
 def test_an_uncovered_row_count_names_operator_rows_and_plan(fakes: Any) -> None:
@@ -71,7 +71,7 @@ def test_a_dispatched_call_allocates_nothing(fakes: Any) -> None:
     before = sys.getallocatedblocks()
     for _ in loop:
         function(x)
-    assert sys.getallocatedblocks() - before <= 1
+    assert sys.getallocatedblocks() - before < 10  # the interpreter's own few; a thousand calls would leave a thousand
     tracemalloc.start()
     try:
         tracemalloc.reset_peak()

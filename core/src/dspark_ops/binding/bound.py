@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar
 
 from dspark_ops.binding.dispatch import row_dispatch
 from dspark_ops.contracts.contract import Contract
-from dspark_ops.errors import BindingError, UnknownOperatorError, UnplannedRowsError
+from dspark_ops.errors import BindingError, UnplannedRowsError
 from dspark_ops.selection.plan import Plan
 from dspark_ops.selection.rows import rows_of
 from dspark_ops.suggest import did_you_mean
@@ -18,34 +18,20 @@ Function = Callable[..., Any]
 Table = Mapping[str, Mapping[int, Function]]
 
 
-class _NoSuchOperatorError(UnknownOperatorError, AttributeError):
-    """An attribute that is no operator: Python asks for an AttributeError, callers for the library's own type."""
-
-
 class OpsView:
     """Operators as attributes, frozen: what ``ops.at(...)`` gives.
 
-    Reading an attribute raises `UnknownOperatorError` for a name that is not planned, and `BindingError` for an
-    operator that has no single callable here; the text says how to ask.
+    Reading an operator that has no single callable here raises `BindingError`; the text says how to ask. A name that is
+    no operator raises `AttributeError`, to which Python adds the nearest name. (A ``__getattr__`` of our own would word
+    that better, and slow down every read of every operator.)
     """
 
-    __slots__ = ("_missing",)
-    _missing: Mapping[str, str]
-
-    def __getattr__(self, name: str) -> Any:
-        # Reached only where the slot is empty or there is none.
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name in self._missing:
-            raise BindingError(self._missing[name])
-        known = [*self]
-        raise _NoSuchOperatorError(
-            f"no operator {name!r} is bound: wanted one of {', '.join(known)}{did_you_mean(name, known)}"
-        )
+    __slots__ = ("_names",)
+    _names: tuple[str, ...]
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the operators."""
-        return iter(sorted({*type(self).__slots__, *self._missing} - {"_missing"}))
+        return iter(self._names)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self})
@@ -118,12 +104,21 @@ class BoundOps(OpsView):
 
 def _frozen(base: type[_View], functions: Mapping[str, Function], missing: Mapping[str, str], **values: Any) -> _View:
     """Return an instance of a new class with one slot per operator: reads are as fast as can be, and writes raise."""
-    view: _View = object.__new__(
-        type(base.__name__, (base,), {"__slots__": tuple(functions), "__module__": base.__module__})
-    )
-    for name, value in {**functions, **values, "_missing": missing}.items():
+    refusals = {name: _refusal(text) for name, text in missing.items()}
+    body = {"__slots__": tuple(functions), "__module__": base.__module__, "__doc__": base.__doc__, **refusals}
+    view: _View = object.__new__(type(base.__name__, (base,), body))
+    for name, value in {**functions, **values, "_names": tuple(sorted({*functions, *missing}))}.items():
         object.__setattr__(view, name, value)
     return view
+
+
+def _refusal(text: str) -> property:
+    """Return the attribute of an operator that has no single callable."""
+
+    def refuse(view: OpsView) -> NoReturn:
+        raise BindingError(text)
+
+    return property(refuse)
 
 
 def _select(
@@ -152,4 +147,4 @@ def _differs(plan: Plan, operator: str) -> str:
         f"{selection.site}: {', '.join(f'{choice.kernel.id} for rows {choice.rows}' for choice in selection.choices)}"
         for selection in plan.of(operator)
     )
-    return f"{operator} is served differently at its sites ({served}): ask for one with  ops.at(site=...).{operator}"
+    return f"{operator} is bound differently at its sites ({served}): ask for one with  ops.at(site=...).{operator}"
