@@ -22,6 +22,13 @@ def test_every_reference_passes_its_own_cases(name: str) -> None:
     assert [str(failure) for failure in check_numbers(contract, contract.reference)] == []
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name, contract in contracts.all_contracts().items() if contract.small])
+def test_the_references_that_may_serve_on_an_accelerator_are_right_there(name: str) -> None:
+    contract = contracts.get(name)
+    assert [str(failure) for failure in check_numbers(contract, contract.reference, device="cuda")] == []
+
+
 def test_the_wrong_tie_is_found_with_the_case_the_element_and_the_seed() -> None:
     def last_of_equals(x: torch.Tensor) -> torch.Tensor:
         return x.shape[1] - 1 - ARGMAX.reference(x.flip(1))
