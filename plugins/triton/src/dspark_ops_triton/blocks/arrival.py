@@ -6,7 +6,8 @@ import torch
 
 #: int64 words per row. Two are used; four make one 32-byte sector, so that rows do not share one.
 WORDS = 4
-_CAPTURES = 32
+#: Captured calls for which words are set aside; a further one zeroes its own in a node of the graph.
+CAPTURES = 32
 
 
 class ArrivalState:
@@ -19,10 +20,10 @@ class ArrivalState:
 
     __slots__ = ("_captured", "_reserve", "_rows", "_streams")
 
-    def __init__(self, rows: int, device: torch.device) -> None:
+    def __init__(self, rows: int, device: torch.device, captures: int = CAPTURES) -> None:
         self._rows = rows
         self._streams: dict[tuple[int, int], torch.Tensor] = {}
-        captures = _CAPTURES if device.type == "cuda" and rows else 0
+        captures = captures if device.type == "cuda" and rows else 0
         self._reserve = list(torch.zeros(captures, rows, WORDS, dtype=torch.int64, device=device).unbind(0))
         self._captured: list[torch.Tensor] = []
 
