@@ -158,5 +158,7 @@ def test_wrong_options_are_refused_with_what_was_wanted() -> None:
         schedule_prefix(SURVIVAL, rates(1.0), mode="greedy")
     with pytest.raises(ContractError, match=r"budget is None: mode 'budget' wants a \[1\] int32 tensor"):
         schedule_prefix(SURVIVAL, rates(1.0), mode="budget")
+    with pytest.raises(ContractError, match="max_verify is -1"):
+        schedule_prefix(SURVIVAL, rates(1.0), max_verify=-1)
     with pytest.raises(ContractError, match="mode 'global' wants None"):
         schedule_prefix(SURVIVAL, rates(1.0), torch.tensor([1]), mode="global")

@@ -156,6 +156,7 @@ def test_rates_are_read_from_both_forms_of_file(tmp_path: Path) -> None:
             '{"sample_batch_tokens": [1, 9], "sample_steps_per_sec": [1, 2], "max_batch_tokens": 4}',
             "wanted at least 9",
         ),
+        ('{"bias_seconds": "soon"}', "could not convert string to float: 'soon'"),
         ('{"bias_seconds": 0}', "bs_probes: wanted a list of numbers, got None"),
     ],
 )

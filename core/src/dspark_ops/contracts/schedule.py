@@ -57,12 +57,14 @@ def schedule_prefix(
         [R] int32, ``clamp(min_verify + admitted, max(min_verify, 1), max_verify)``.
 
     Raises:
-        ContractError: unknown mode, or a budget is missing or given without effect.
+        ContractError: unknown mode, negative `max_verify`, or a budget is missing or given without effect.
 
     Source: C1.10.2 to C1.10.4, C1.10.8.
     """
     if mode not in ("early_stop", "global", "budget"):
         raise ContractError(f"schedule_prefix: mode is {mode!r}: wanted 'early_stop', 'global' or 'budget'")
+    if max_verify < 0:
+        raise ContractError(f"schedule_prefix: max_verify is {max_verify}: wanted 0 (all rows) or more")
     if (budget is not None) != (mode == "budget"):
         wanted, got = ("a [1] int32 tensor", "None") if mode == "budget" else ("None", "a tensor")
         raise ContractError(f"schedule_prefix: budget is {got}: mode {mode!r} wants {wanted}")

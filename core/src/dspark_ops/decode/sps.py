@@ -145,7 +145,7 @@ def read_rates(path: str | Path) -> StepRates:
                 tuple(map(int, _numbers(data, "m_probes"))),
                 _numbers(data, "theta_seconds"),
             )
-    except (ConfigError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigError(f"step rates in {place}: {error}") from error
     raise ConfigError(
         f"step rates in {place}: wanted the key 'sample_batch_tokens' or 'bias_seconds', got {', '.join(sorted(data))}"
