@@ -93,6 +93,9 @@ class Evaluation:
 
 def counts_in(rows: Sequence[int], mask: int) -> tuple[int, ...]:
     """Return the row counts whose bit is set."""
+    start, end = (mask & -mask).bit_length() - 1, mask.bit_length()
+    if mask == (1 << end) - (1 << start):  # one run, which nearly all are
+        return tuple(rows[start:end])
     return tuple(count for index, count in enumerate(rows) if mask >> index & 1)
 
 

@@ -30,6 +30,8 @@ def rows_text(counts: Sequence[int]) -> str:
     """Return the text of sorted row counts; `rows_of` reads it back."""
     spans: list[str] = []
     start = 0
+    if len(counts) > 1 and counts[-1] - counts[0] == len(counts) - 1:  # one run, which nearly all are
+        return f"{counts[0]}-{counts[-1]}"
     while start < len(counts):
         end, step = _run(counts, start)
         low, high = counts[start], counts[end - 1]
