@@ -19,7 +19,9 @@ print(json.dumps({{"heavy": heavy, "unchanged": before == after, "threads": thre
 
 
 def _import(module: str) -> dict[str, object]:
-    result = subprocess.run([sys.executable, "-c", _PROBE.format(module=module)], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", _PROBE.format(module=module)], capture_output=True, text=True, check=True
+    )
     loaded: dict[str, object] = json.loads(result.stdout)
     return loaded
 

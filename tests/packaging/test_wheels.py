@@ -47,7 +47,9 @@ class Environment:
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_a_wheel_holds_its_package_its_type_marker_and_its_licence_and_nothing_else(name: str, wheels: dict[str, Path]) -> None:
+def test_a_wheel_holds_its_package_its_type_marker_and_its_licence_and_nothing_else(
+    name: str, wheels: dict[str, Path]
+) -> None:
     package, _ = DISTRIBUTIONS[name]
     with zipfile.ZipFile(wheels[name]) as wheel:
         files = wheel.namelist()

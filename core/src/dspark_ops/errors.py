@@ -1,4 +1,4 @@
-"""Every error that dspark-ops raises on purpose. Each text says what was wanted, what was got, from where, and what to do."""
+"""Every error that dspark-ops raises on purpose: each says what was wanted, what was got, from where, what to do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class UnplannedRowsError(DsparkOpsError, LookupError):
 
 
 class ContractError(DsparkOpsError, ValueError):
-    """A value is outside an operator's contract; raised by references and by checked calls before anything is written."""
+    """A value is outside an operator's contract; raised before anything is written."""
 
 
 class ModelError(DsparkOpsError, ValueError):

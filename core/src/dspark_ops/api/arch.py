@@ -28,7 +28,9 @@ _FP8_FN: Final = ("sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_
 # sm_103, sm_103a, sm_103f, sm103, 10.3: one device. The letter names an instruction-set variant, not another chip.
 _NVIDIA: Final = re.compile(r"^(?:sm_?)?(?P<digits>\d{2,3})(?P<variant>[af]?)$|^(?P<major>\d{1,2})\.(?P<minor>\d)$")
 # gfx950:sramecc+:xnack- , optionally behind a target triple such as amdgcn-amd-amdhsa--
-_AMD: Final = re.compile(r"^(?:[a-z0-9]+-[a-z0-9]+-[a-z0-9]+-[a-z0-9]*-)?(?P<base>gfx[0-9a-f]{3,4})(?P<flags>(?::[a-z]+[+-])*)$")
+_AMD: Final = re.compile(
+    r"^(?:[a-z0-9]+-[a-z0-9]+-[a-z0-9]+-[a-z0-9]*-)?(?P<base>gfx[0-9a-f]{3,4})(?P<flags>(?::[a-z]+[+-])*)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Arch:
         """Return the architecture that `text` names.
 
         Args:
-            text: ``cpu``, an NVIDIA name (``sm_103``, ``sm_103a``, ``10.3``) or an AMD name (``gfx950:sramecc+:xnack-``).
+            text: ``cpu``, an NVIDIA name (``sm_103``, ``sm_103a``, ``10.3``) or an AMD name
+                (``gfx950:sramecc+:xnack-``).
 
         Raises:
             ValueError: `text` follows none of these forms. A well-formed name that is in no family is not an error: it

@@ -131,7 +131,9 @@ class Kernel:
                 raise ValueError(f"kernel {self.op}/{self.variant}: {what} name {name!r} must match {_NAME.pattern}")
         for target in filter(None, (self.target, self.prepare)):
             if not _TARGET.match(target):
-                raise ValueError(f"kernel {self.op}/{self.variant}: target {target!r} is not of the form 'module:attribute'")
+                raise ValueError(
+                    f"kernel {self.op}/{self.variant}: target {target!r} is not of the form 'module:attribute'"
+                )
         object.__setattr__(self, "region", tuple(_flatten(self.region)))
 
     def evidence_on(self, arch_name: str) -> Evidence:

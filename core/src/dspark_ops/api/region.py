@@ -23,15 +23,24 @@ class Facts(Protocol):
     """
 
     @property
-    def axes(self) -> Mapping[str, int]: ...
+    def axes(self) -> Mapping[str, int]:
+        """Sizes by axis name."""
+
     @property
-    def dtypes(self) -> Mapping[str, str]: ...
+    def dtypes(self) -> Mapping[str, str]:
+        """Dtype names by argument."""
+
     @property
-    def strides(self) -> Mapping[str, str]: ...
+    def strides(self) -> Mapping[str, str]:
+        """Stride forms by argument."""
+
     @property
-    def layouts(self) -> Mapping[str, str]: ...
+    def layouts(self) -> Mapping[str, str]:
+        """Layout names by argument."""
+
     @property
-    def options(self) -> Mapping[str, Any]: ...
+    def options(self) -> Mapping[str, Any]:
+        """Values by option and by semantic field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +114,7 @@ _CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class axis:  # noqa: N801 - reads as a word in a region
+class axis:
     """Constrain an axis of the contract: ``axis("R").between(1, 64)``."""
 
     name: str
@@ -140,7 +149,7 @@ class axis:  # noqa: N801 - reads as a word in a region
 
 
 @dataclass(frozen=True, slots=True)
-class option:  # noqa: N801 - reads as a word in a region
+class option:
     """Constrain an option or a semantic field of the contract: ``option("ties").is_("lowest")``."""
 
     name: str
@@ -176,5 +185,5 @@ def layout(argument: str, *names: str) -> Constraint:
 
 
 def elements(axes: str, below: int) -> Constraint:
-    """Require that the product of axes, written ``"R*V"``, stays below a count: the limit of 32-bit offsets is ``2**31``."""
+    """Require that a product of axes, written ``"R*V"``, stays below a count: for 32-bit offsets ``2**31``."""
     return Constraint("elements", axes, "between", (None, below - 1), f"{axes} < {below} (int32 offsets)")

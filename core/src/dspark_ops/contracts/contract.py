@@ -154,8 +154,8 @@ class Contract:
         outputs: what it returns, in order; then what written arguments hold.
         rows: symbol of the dynamic axis, the one that plans are bucketed by.
         reference: plain torch implementation with the contract's signature.
-        cases: ``cases(scale, seed)`` yields test inputs; ``scale`` is ``small`` (seconds in an interpreter) or ``model``
-            (the sizes of DeepSeek-V4.1-Flash).
+        cases: ``cases(scale, seed)`` yields test inputs; ``scale`` is ``small`` (seconds in an interpreter) or
+            ``model`` (the sizes of DeepSeek-V4.1-Flash).
         sites: the places of a model where the operator is called.
         semantics: rules with named choices.
         decomposition: for a fused operator, the parts that serve it when no fused kernel may.
@@ -197,8 +197,8 @@ class Contract:
     def axes(self) -> tuple[str, ...]:
         """Symbols of all axes, in the order of their first use."""
         seen: dict[str, None] = {}
-        for item in (*self.arguments, *self.outputs):
-            for entry in item.shape:
+        for shape in (item.shape for group in (self.arguments, self.outputs) for item in group):
+            for entry in shape:
                 if isinstance(entry, str):
                     seen.update(dict.fromkeys(symbol for symbol in _symbols(entry)))
         return tuple(seen)
@@ -220,4 +220,8 @@ class Contract:
 
 
 def _symbols(entry: str) -> list[str]:
-    return [part for part in entry.replace("+", "*").replace("/", "*").replace("(", "").replace(")", "").split("*") if part.isidentifier()]
+    return [
+        part
+        for part in entry.replace("+", "*").replace("/", "*").replace("(", "").replace(")", "").split("*")
+        if part.isidentifier()
+    ]

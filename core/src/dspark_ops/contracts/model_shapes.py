@@ -86,7 +86,7 @@ class ModelShapes:
         return replace(self, name=f"{self.name}/tp{ranks}", **{what: size // ranks for what, size in split.items()})
 
 
-# Sizes of the released checkpoints as the contract notes state them (shapes only; this project ships no weights of them).
+# Sizes of the released checkpoints as the contract notes state them: shapes only, no weights of them are shipped.
 _FLASH_V41 = ModelShapes(
     name="deepseek-v4.1-flash", hidden=5120, hc_mult=4, heads=64, head_dim=512, rope_dim=64, q_lora_rank=1280,
     o_groups=8, o_lora_rank=1024, window=128, vocab=129280, experts=384, top_k=6, moe_intermediate=2304,

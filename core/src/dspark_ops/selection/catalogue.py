@@ -45,7 +45,7 @@ _PRODUCTS: Final = (
         "NVIDIA B300 SXM6 AC",
         148,
         288 * 2**30,
-        "Blackwell Ultra data sheet; SM count: users' reports",
+        "Blackwell Ultra data sheet; SM count assumed equal to B200's, not verified",
     ),
     Product(
         "GB300",
@@ -53,7 +53,7 @@ _PRODUCTS: Final = (
         "NVIDIA GB300",
         152,
         288 * 2**30,
-        "Blackwell Ultra data sheet; SM count: users' reports",
+        "Blackwell Ultra data sheet; SM count: contract notes, section 0.2 (NVIDIA)",
     ),
     Product("MI300X", "gfx942", "AMD Instinct MI300X", 304, 192 * 2**30, "ROCm GPU specifications"),
     Product("MI355X", "gfx950", "AMD Instinct MI355X", 256, 288 * 2**30, "ROCm GPU specifications"),

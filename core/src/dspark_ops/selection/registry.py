@@ -51,7 +51,8 @@ class PluginFailure:
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"plugin {self.name} ({self.distribution} {self.version}, {self.entry_point}) not loaded at {self.stage}: {self.cause}"
+        source = f"{self.distribution} {self.version}, {self.entry_point}"
+        return f"plugin {self.name} ({source}) not loaded at {self.stage}: {self.cause}"
 
 
 @dataclass(frozen=True, slots=True)
