@@ -236,6 +236,19 @@ def test_a_started_cuda_runtime_gives_the_capability(tmp_path: Path) -> None:
     assert (device.arch.name, device.units) == ("sm_103", 152)
 
 
+def test_a_cuda_build_that_puts_the_product_name_in_the_amd_field_still_gives_the_capability(tmp_path: Path) -> None:
+    torch = _torch(
+        True,
+        gcnArchName="NVIDIA H200",
+        major=9,
+        minor=0,
+        name="NVIDIA H200",
+        multi_processor_count=132,
+        total_memory=141 * GIB,
+    )
+    assert probe(sources=sources(tmp_path, FakeNvml(H200), {"torch": torch})).arch.name == "sm_90"
+
+
 def test_a_torch_that_has_not_started_its_runtime_is_not_asked(tmp_path: Path) -> None:
     device = probe(sources=sources(tmp_path, FakeNvml(H200), {"torch": _torch(False)}))
     assert (device.arch.name, device.torch, device.origins["torch"]) == ("sm_90", "2.13.0", "torch, already imported")

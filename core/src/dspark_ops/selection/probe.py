@@ -133,8 +133,8 @@ def _torch_devices(sources: ProbeSources) -> Iterator[Device]:
         return
     for index in range(cuda.device_count()):
         properties = cuda.get_device_properties(index)
-        gcn = getattr(properties, "gcnArchName", "")
-        arch = Arch.parse(gcn if gcn else f"{properties.major}.{properties.minor}")
+        gcn = getattr(properties, "gcnArchName", "")  # a CUDA build of torch puts the product's name there
+        arch = Arch.parse(gcn if gcn.startswith("gfx") else f"{properties.major}.{properties.minor}")
         yield Device(
             arch=arch,
             name=properties.name,
