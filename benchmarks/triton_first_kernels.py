@@ -20,19 +20,19 @@ from typing import Any
 
 import torch
 import triton
+
+from dspark_ops import contracts
 from dspark_ops_triton import accept, argmax, mhc
 from dspark_ops_triton.blocks.arrival import ArrivalState
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles
-
-from dspark_ops import contracts
 
 VOCAB = 129280
 HIDDEN = 5120
 ROUNDS = 40
 WORKING_SET = 192e6  # bytes; the L2 cache of an H200 holds 60 MB
 SWEEP = (
-    Tiles(2048, 4, 4), Tiles(2048, 4, 7), Tiles(2048, 8, 4), Tiles(4096, 4, 4), Tiles(4096, 8, 4), Tiles(4096, 16, 2),
-    Tiles(8192, 8, 2), Tiles(8192, 16, 2),
+    Tiles(1024, 4, 8), Tiles(2048, 4, 7), Tiles(2048, 8, 4), Tiles(2048, 8, 8), Tiles(4096, 4, 4), Tiles(4096, 8, 4),
+    Tiles(4096, 16, 2), Tiles(8192, 16, 2),
 )  # fmt: skip
 
 Arm = Callable[..., Any]

@@ -9,8 +9,8 @@ import torch
 
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_argmax, row_argmax_once
 
-#: 16 values of a tile per thread of 256: four 16-byte loads in flight per thread at float32.
-TILES = Tiles(block=4096, warps=8, programs_per_unit=4)
+#: The fastest of the sizes that benchmarks/triton_first_kernels.py tries on an H200, for 1 and 6 rows of 129280.
+TILES = Tiles(block=2048, warps=8, programs_per_unit=4)
 
 
 def argmax_rows(x: torch.Tensor) -> torch.Tensor:
