@@ -82,7 +82,9 @@ def encode_stream(files: list[SourceFile], tokenizer: Tokenizer, bos: int, eos: 
     return np.concatenate(parts)
 
 
-def pick_prompts(files: list[SourceFile], tokenizer: Tokenizer, count: int, low: int = 24, high: int = 96) -> list[dict]:
+def pick_prompts(
+    files: list[SourceFile], tokenizer: Tokenizer, count: int, low: int = 24, high: int = 96
+) -> list[dict]:
     """Up to ``count`` prompts from held-out files: whole lines, ASCII, ``low..high`` tokens, spread over the files.
 
     A prompt starts at a ``def`` or ``class`` line and ends at the end of a later line, without its newline. Files are
@@ -118,8 +120,8 @@ def _prompt_candidates(file: SourceFile, tokenizer: Tokenizer, low: int, high: i
 def line_starts(files: list[SourceFile], tokenizer: Tokenizer, count: int, width: int) -> np.ndarray:
     """uint16 ``[count, width]``: the first ``width`` tokens from line starts of training files, for rollouts.
 
-    Half of the starts are ``def`` and ``class`` lines, as in the prompts; all are encoded as a prompt would be, from the
-    start of the line, which a window of the long stream is not.
+    Half of the starts are ``def`` and ``class`` lines, as in the prompts; all are encoded from the start of the line,
+    as a prompt is and a window of the long stream is not.
     """
     generator = np.random.default_rng(0)
     plain, heads = [], []

@@ -29,7 +29,8 @@ def train(texts: list[str], vocab_size: int) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocab_size:
-        raise ValueError(f"wanted {vocab_size} entries, got {tokenizer.get_vocab_size()}: the training text is too small")
+        got = tokenizer.get_vocab_size()
+        raise ValueError(f"wanted {vocab_size} entries, got {got}: the training text is too small")
     return tokenizer
 
 
