@@ -11,6 +11,8 @@ from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_ar
 
 #: The fastest of the sizes that benchmarks/triton_first_kernels.py tries on an H200, for 1 and 6 rows of 129280.
 TILES = Tiles(block=2048, warps=8, programs_per_unit=4)
+#: The same tile for the 64 lanes of an AMD wave, so that a lane still loads 16 bytes at a time at 16 bits per value.
+AMD_TILES = Tiles(block=2048, warps=4, programs_per_unit=4)
 
 
 def argmax_rows(x: torch.Tensor) -> torch.Tensor:
@@ -24,9 +26,9 @@ def argmax_rows(x: torch.Tensor) -> torch.Tensor:
 
     Source: N1.
     """
-    return row_argmax_once(TILES, x)
+    return row_argmax_once(AMD_TILES if torch.version.hip else TILES, x)
 
 
 def prepare_argmax_rows(device: Any, site: Any, rows: Sequence[int]) -> RowArgmax:
     """Return `argmax_rows` as one launch, compiled for the site's vocabulary and dtype."""
-    return prepare_row_argmax(TILES, device, site, rows)
+    return prepare_row_argmax(AMD_TILES if device.arch.vendor == "amd" else TILES, device, site, rows)

@@ -58,5 +58,5 @@ def last_to_arrive(state, pair, parts):
     best = pair
     if last:
         best = tl.atomic_xchg(state, 0, sem="relaxed")
-        tl.atomic_xchg(state + 1, 0, sem="relaxed")
+        tl.store(state + 1, 0)
     return last, best
