@@ -47,7 +47,7 @@ def test_an_error_inside_shows_the_generated_line_in_the_traceback(fakes: Any) -
         function(fakes.tensor(1, 8))
     except ZeroDivisionError:
         text = traceback.format_exc()
-    assert "return table[" in text
+    assert "return _table[" in text
 
 
 def test_an_uncovered_row_count_names_operator_rows_and_plan(fakes: Any) -> None:

@@ -26,7 +26,7 @@ class RankClass(str, Enum):
     @property
     def order(self) -> int:
         """Position in the order of preference, 0 first."""
-        return list(RankClass).index(self)
+        return _RANKS[self]
 
 
 class Evidence(str, Enum):
@@ -41,7 +41,12 @@ class Evidence(str, Enum):
     @property
     def order(self) -> int:
         """Position from the weakest, 0, to the strongest."""
-        return list(Evidence).index(self)
+        return _LEVELS[self]
+
+
+# Planning asks for these positions by the thousand.
+_RANKS: Final = {rank: position for position, rank in enumerate(RankClass)}
+_LEVELS: Final = {level: position for position, level in enumerate(Evidence)}
 
 
 @dataclass(frozen=True, slots=True)

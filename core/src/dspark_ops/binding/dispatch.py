@@ -15,11 +15,11 @@ from dspark_ops.errors import MissingDependencyError, UnplannedRowsError
 _SOURCE = """\
 def {name}({parameters}):
     try:
-        return table[{size}]({arguments})
+        return _table[{size}]({arguments})
     except IndexError:
         if {size} < {end}:
             raise
-        raise unplanned({size}) from None
+        raise _unplanned({size}) from None
 """
 
 
@@ -38,13 +38,13 @@ def row_dispatch(contract: Contract, by_rows: Mapping[int, Callable[..., Any]], 
     index, dimension = contract.rows_from
     length = _tensor_length() if dimension == 0 else None
     names = [parameter.name for parameter in contract.parameters]
-    defaults = {f"default_{parameter.name}": parameter.default for parameter in contract.parameters}
+    defaults = {f"_default_{parameter.name}": parameter.default for parameter in contract.parameters}
     source = _SOURCE.format(
         name=contract.name,
         parameters=", ".join(
-            name if defaults[f"default_{name}"] is REQUIRED else f"{name}=default_{name}" for name in names
+            name if defaults[f"_default_{name}"] is REQUIRED else f"{name}=_default_{name}" for name in names
         ),
-        size=f"length({names[index]})" if length else f"{names[index]}.shape[{dimension}]",
+        size=f"_length({names[index]})" if length else f"{names[index]}.shape[{dimension}]",
         arguments=", ".join(names),
         end=max(by_rows) + 1,
     )
@@ -56,9 +56,9 @@ def row_dispatch(contract: Contract, by_rows: Mapping[int, Callable[..., Any]], 
         raise unplanned(arguments[index].shape[dimension])
 
     namespace: dict[str, Any] = {
-        "table": tuple(by_rows.get(count, refuse) for count in range(max(by_rows) + 1)),
-        "unplanned": unplanned,
-        "length": length,
+        "_table": tuple(by_rows.get(count, refuse) for count in range(max(by_rows) + 1)),
+        "_unplanned": unplanned,
+        "_length": length,
         **{name: value for name, value in defaults.items() if value is not REQUIRED},
     }
     file = f"<dspark_ops row dispatch of {contract.name}>"

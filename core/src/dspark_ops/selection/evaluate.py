@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
 
@@ -65,9 +65,11 @@ class Finding:
             return self.reason
         counts = counts_in(question.rows, self.mask & block)
         if self.constraint.kind == "axis":
-            return replace(self.reason, got=rows_text(counts))
-        ends = dict.fromkeys(_check_at(self.constraint, question, count) for count in (counts[0], counts[-1]))
-        return replace(self.reason, got=" to ".join(reason.got for reason in ends if reason))
+            got = rows_text(counts)
+        else:
+            ends = dict.fromkeys(_check_at(self.constraint, question, count) for count in (counts[0], counts[-1]))
+            got = " to ".join(reason.got for reason in ends if reason)
+        return Reason(self.reason.code, self.reason.field, self.reason.wanted, got)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Evaluation:
 
     def verdict(self, question: Question, block: int) -> Verdict:
         """Return the verdict for a block of row counts at all of which, or at none, the candidate may serve."""
-        reasons = tuple(finding.on(question, block) for finding in self.findings if finding.mask & block)
+        reasons = tuple([finding.on(question, block) for finding in self.findings if finding.mask & block])
         return Ineligible(reasons) if reasons else Eligible()
 
 

@@ -70,7 +70,7 @@ def make_plan(
     planning.check_settings()
     selections: list[Selection] = []
     unserved: list[str] = []
-    for name in sorted(contracts if operators is None else operators):
+    for name in sorted(contracts if operators is None else {*operators}):
         contract = contracts[name]
         for site in contract.sites(shapes):
             question = planning.question(contract, Problem.at(contract, site), rows)
