@@ -3,7 +3,7 @@
     python benchmarks/dispatch_cost.py [--output benchmarks/results/dispatch_cost.json]
 
 Needs torch (CPU) and pluggy. Calls are measured with a kernel that only returns a tensor made beforehand, so that a
-difference of two figures is dispatch alone. All variants are measured in every round, in turn, for microseconds each, so
+difference of two figures is dispatch alone. All variants are measured in every round, for microseconds each, so
 that a disturbance of the machine hits all alike. An overhead is the median over the rounds of the difference to the
 direct call of the same round. Where a neighbour keeps the other half of the core busy, all times double; so the bounds
 are held against the undisturbed rounds, those with a direct call near the fastest one, and the figures over all rounds

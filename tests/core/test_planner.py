@@ -225,6 +225,32 @@ def test_all_real_operators_plan_on_every_simulated_device_without_any_plugin() 
         assert set(plan.operators) == set(contracts.names())
 
 
+def test_the_public_names_are_few_and_each_resolves() -> None:
+    assert dspark_ops.__all__ == ["BoundOps", "Device", "Plan", "__version__", "contracts", "plan", "probe"]
+    for name in dspark_ops.__all__:
+        assert getattr(dspark_ops, name) is not None
+        assert name in dir(dspark_ops)
+    with pytest.raises(AttributeError, match="has no attribute 'plam'"):
+        dspark_ops.plam  # noqa: B018
+
+
+def test_the_configured_simulated_device_is_planned_for_when_none_is_given() -> None:
+    plan = dspark_ops.plan(registry=Registry({}), rows=[1], config=Settings(simulate="MI355X"))
+    assert plan.device == dspark_ops.Device.simulate("MI355X")
+
+
+def test_an_operator_that_the_model_does_not_call_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = replace(contracts.get("argmax_rows"), sites=lambda shapes: ())
+    monkeypatch.setitem(contracts.all_contracts(), "argmax_rows", absent)
+    with pytest.raises(SelectionError, match="argmax_rows has no place in model deepseek-v4.1-flash"):
+        dspark_ops.plan(
+            device=dspark_ops.Device.simulate("cpu"),
+            registry=Registry({}),
+            operators=["argmax_rows"],
+            config=Settings(),
+        )
+
+
 def test_asking_for_an_unknown_operator_suggests_the_nearest() -> None:
     with pytest.raises(UnknownOperatorError, match="did you mean 'argmax_rows'"):
         dspark_ops.plan(
