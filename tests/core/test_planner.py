@@ -242,7 +242,7 @@ def test_the_configured_simulated_device_is_planned_for_when_none_is_given() -> 
 def test_an_operator_that_the_model_does_not_call_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = replace(contracts.get("argmax_rows"), sites=lambda shapes: ())
     monkeypatch.setitem(contracts.all_contracts(), "argmax_rows", absent)
-    with pytest.raises(SelectionError, match="argmax_rows has no place in model deepseek-v4.1-flash"):
+    with pytest.raises(SelectionError, match=r"argmax_rows has no place in model deepseek-v4.1-flash"):
         dspark_ops.plan(
             device=dspark_ops.Device.simulate("cpu"),
             registry=Registry({}),
