@@ -41,10 +41,12 @@ _FAMILIES: Final = (
     "accept_sampled",
     "rope",
     "moe",
+    "moe_ids",
     "activation",
     "kv_store",
     "attention",
     "compress",
+    "mla_schedule",
 )
 
 
