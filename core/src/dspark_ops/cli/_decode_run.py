@@ -70,8 +70,8 @@ class DecodeRun:
 def run_decode(arguments: Arguments, quiet: bool) -> DecodeRun:
     """Return the results of all runs.
 
-    A terminal sees the text grow above a progress bar. Elsewhere the text of a single prompt is written as it comes, and
-    there is no bar. `quiet` writes nothing.
+    A terminal sees the text grow above a progress bar. Elsewhere the text of a single prompt is written as it comes,
+    and there is no bar. `quiet` writes nothing.
 
     Raises:
         ModelError: a prompt or an option cannot be served; nothing has been written then.

@@ -5,8 +5,8 @@ overwrites them, so it is enough that (a) writing a rejected row destroys nothin
 reads what a rejected row wrote before it is overwritten. Both hold by construction, for each kind of state:
 
 - Window rows. Slot = position modulo the ring. A step writes positions s to s+63 at most; position p lands on the
-  slot of p - ring. A row at t >= s reads t-127 to t, and the ring holds window + 63 rows or more, so p - ring < t - 127: (a).
-  Rows read only positions up to their own, each written in this step or committed before: (b).
+  slot of p - ring. A row at t >= s reads t-127 to t, and the ring holds window + 63 rows or more, so
+  p - ring < t - 127: (a). Rows read positions up to their own, written in this step or committed before: (b).
 - Compressed entries of ratio 1: entry = position; a row at t reads entries up to t: as above without a ring.
 - Compressed entries of ratio 2: entry j is written by the row at position 2j+1. A row at t reads entries below
   (t+1)//2, whose completing rows are at positions up to t. An entry completed by a rejected row at 2j+1 >= s', the next
