@@ -77,17 +77,22 @@ def test_the_combine_holds_a_token_in_registers_and_contracts_nothing_by_itself(
     }  # fmt: skip
     constants = mhc.launch_constants(4, 5120, 8)
     kernel = compile_kernel(
-        mhc.combine_norm_kernel, arch, signature, constants, mhc.launch_options(), ("x", "weight", "out")
+        mhc.combine_norm_kernel,
+        arch,
+        signature,
+        constants,
+        mhc.launch_options(arch.startswith("gfx")),
+        ("x", "weight", "out"),
     )
     assert kernel.spilled == 0
     assert kernel.registers <= 128
     assert kernel.shared <= 128
     if arch.startswith("sm_"):
-        per_thread = constants["BLOCK"] // (32 * mhc.WARPS)
+        per_thread = constants["BLOCK"] // mhc.THREADS
         packed = kernel.assembly.count("fma.rn.f32x2")
         fused = kernel.assembly.count("fma.rn.f32 ") + 2 * packed
         assert fused == 4 * per_thread, "the chain over four copies, and no other fused multiply-add"
-        assert kernel.count(r"\bLDG\.E\.(ENL2\.256|128)") >= 4 * (5120 * 2 // 16 // (32 * mhc.WARPS))
+        assert kernel.count(r"\bLDG\.E\.(ENL2\.256|128)") >= 4 * (5120 * 2 // 16 // mhc.THREADS)
         assert kernel.count(r"\bSTG\.E\.128") >= 1
     else:
         assert kernel.count(r"\b(global|buffer)_load_dwordx4") >= 4
@@ -116,7 +121,11 @@ def test_the_widest_combine_of_the_region_does_not_spill() -> None:
     }  # fmt: skip
     for arch in ARCHES:
         kernel = compile_kernel(
-            mhc.combine_norm_kernel, arch, signature, mhc.launch_constants(4, 8191, 1), mhc.launch_options()
+            mhc.combine_norm_kernel,
+            arch,
+            signature,
+            mhc.launch_constants(4, 8191, 1),
+            mhc.launch_options(arch.startswith("gfx")),
         )
         assert (arch, kernel.spilled) == (arch, 0)
 

@@ -16,7 +16,11 @@ from dspark_ops_nvidia_sm10x import argmax as sm10x
 from dspark_ops_triton import argmax as portable
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_argmax
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning"),
+]
 
 ARGMAX = contracts.get("argmax_rows")
 TILES = {"portable": portable.TILES, "sm10x": sm10x.TILES, "gfx950": gfx950.TILES, "small": Tiles(512, 2, 1)}

@@ -17,7 +17,10 @@ from dspark_ops_triton.accept import prepare_accept_finalize
 from dspark_ops_triton.mhc import prepare_mhc_combine_norm
 from dspark_ops_triton.plugin import dspark_ops_manifest
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning"),
+]
 
 MODEL = contracts.model_shapes("deepseek-v4.1-flash/tp4")
 PREPARE = {"mhc_combine_norm": prepare_mhc_combine_norm, "accept_finalize": prepare_accept_finalize}

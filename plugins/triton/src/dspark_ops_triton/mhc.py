@@ -12,7 +12,9 @@ import triton.language as tl
 from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.norm import combine_copies, inverse_rms, round_bf16
 
-WARPS = 8
+#: Threads that share a token: 16 values of each copy per thread at 5120, the fastest of 128, 256 and 512 on an H200
+#: (benchmarks/triton_first_kernels.py), and fewer registers than any.
+THREADS = 512
 
 
 @triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
@@ -51,7 +53,7 @@ def mhc_combine_norm(x: torch.Tensor, pre: torch.Tensor, weight: torch.Tensor, e
     unit = stride_unit(x)
     combine_norm_kernel[(tokens,)](
         x, pre, weight, out, x.stride(0) // unit, pre.stride(0), eps,
-        **launch_constants(copies, hidden, unit), **launch_options(),
+        **launch_constants(copies, hidden, unit), **launch_options(torch.version.hip is not None),
     )  # fmt: skip
     return out
 
@@ -61,9 +63,9 @@ def launch_constants(copies: int, hidden: int, unit: int) -> dict[str, Any]:
     return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": triton.next_power_of_2(hidden), "STRIDE_UNIT": unit}
 
 
-def launch_options() -> dict[str, Any]:
+def launch_options(amd: bool) -> dict[str, Any]:
     """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
+    return {"num_warps": THREADS // (64 if amd else 32), "enable_fp_fusion": False}
 
 
 def prepare_mhc_combine_norm(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:

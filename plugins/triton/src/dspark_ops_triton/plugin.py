@@ -64,7 +64,7 @@ _COMBINE_NORM = Kernel(
         unit_last_stride("x", "pre"),
         contiguous("weight"),
         axis("N").one_of(4),
-        # The token is held in registers: 8192 lanes over 8 warps is what was built without spills.
+        # A token is held in registers: 8192 lanes is what is built, and tested to need no spills.
         axis("H").between(1, 8192),
     ],
     rank=RankClass.PORTABLE,
