@@ -47,6 +47,7 @@ _FAMILIES: Final = (
     "attention",
     "compress",
     "mla_schedule",
+    "varctx",
 )
 
 
