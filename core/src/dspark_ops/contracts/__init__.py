@@ -42,6 +42,7 @@ _FAMILIES: Final = (
     "rope",
     "moe",
     "moe_ids",
+    "moe_sort",
     "activation",
     "kv_store",
     "attention",
