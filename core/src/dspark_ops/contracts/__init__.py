@@ -43,6 +43,7 @@ _FAMILIES: Final = (
     "moe",
     "moe_ids",
     "moe_sort",
+    "moe_reduce",
     "activation",
     "kv_store",
     "attention",
