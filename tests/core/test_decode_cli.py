@@ -1,4 +1,4 @@
-"""``dspark-ops decode``: what it prints for people and programs, and that bad input ends with one error and exit code 2."""
+"""``dspark-ops decode``: what it prints for people and programs, and that bad input is one error and exit code 2."""
 
 from __future__ import annotations
 

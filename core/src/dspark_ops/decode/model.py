@@ -22,7 +22,30 @@ from dspark_ops.errors import DeviceError, ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Model", "load_model"]
+__all__ = ["OPERATORS", "Model", "load_model"]
+
+OPERATORS = (
+    "accept_finalize",
+    "accept_sampled",
+    "accept_tail",
+    "argmax_rows",
+    "compress_c1",
+    "compress_c2",
+    "confidence_survival",
+    "k_norm_rope_store",
+    "markov_block",
+    "mhc_combine",
+    "mhc_combine_norm",
+    "mhc_mix_sinkhorn",
+    "mhc_post",
+    "moe_gate_topk",
+    "q_rope_store",
+    "rope_wo_a",
+    "schedule_prefix",
+    "silu_mul_clamp",
+    "sparse_mla_decode",
+)
+"""What decoding calls; a plan for it has no other operators, so that it says what runs and nothing else."""
 
 
 class Model:
@@ -91,7 +114,11 @@ class Model:
         if length not in self._plans:
             shapes = replace(ModelShapes.from_config(self.config.raw, self._name), gamma=length)
             plan = dspark_ops.plan(
-                device=self._device, model=shapes, rows=range(1, MAX_STEP_ROWS + 1), config=self._configuration
+                device=self._device,
+                model=shapes,
+                rows=range(1, MAX_STEP_ROWS + 1),
+                config=self._configuration,
+                operators=OPERATORS,
             )
             self._plans[length] = (plan, plan.bind())
         return self._plans[length]
