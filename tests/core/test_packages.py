@@ -54,6 +54,27 @@ def test_o27_the_right_distribution_with_the_needed_functions_will_do(site: Any)
     assert (state.reason, state.version, state.provider, state.note) == (None, "0.1.7.post2.dev18", "amd-aiter", "")
 
 
+@pytest.mark.parametrize("installed", ["triton", "pytorch-triton-rocm"])
+def test_any_of_the_named_distributions_may_provide_the_module(site: Any, installed: str) -> None:
+    site.module("tritium", "")
+    site.distribution(f"{installed}-x", "3.6.1", modules=("tritium",))
+    state = inspect_package(Package("tritium", "triton-x|pytorch-triton-rocm-x", ">=3.6"))
+    assert (state.reason, state.version, state.provider) == (None, "3.6.1", f"{installed}-x")
+    old = check_package(Package("tritium", "triton-x|pytorch-triton-rocm-x", ">=3.7"))
+    assert old is not None
+    assert (old.code, old.wanted, old.got) == (ReasonCode.PKG_VERSION, f"{installed}-x>=3.7", "3.6.1")
+
+
+def test_where_none_of_the_named_distributions_is_installed_all_are_named() -> None:
+    reason = check_package(Package("no_such_module", "one-such|other-such", ">=2"))
+    assert reason is not None
+    assert (reason.code, reason.wanted, reason.got) == (
+        ReasonCode.PKG_MISSING,
+        "one-such or other-such>=2",
+        "not installed",
+    )
+
+
 def test_o27_a_folder_without_a_distribution_will_do_with_the_note_that_its_version_is_unknown(site: Any) -> None:
     site.module("aiter", KERNELS)
     state = inspect_package(NEEDED, probe_attributes=True)

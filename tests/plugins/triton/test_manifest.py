@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from dspark_ops.selection.manifest_check import kernel_faults
 from dspark_ops.selection.problem import Problem
 from dspark_ops_triton.plugin import KERNELS, dspark_ops_manifest
 
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 MODEL = contracts.model_shapes("deepseek-v4.1-flash/tp4")
 
 
@@ -70,6 +73,15 @@ def test_on_a_cpu_only_the_interpreted_variants_may_run_and_only_if_the_interpre
     ]  # fmt: skip
     assert {kernel.features for kernel in accepted} == {("triton_interpreter",)}
     assert not any(kernel.traits.graph_safe for kernel in accepted)
+
+
+def test_what_is_claimed_for_the_h200_is_recorded() -> None:
+    record = json.loads((RESULTS / "triton_gpu_tests_h200.json").read_text(encoding="utf-8"))
+    assert record["machine"]["arch"] == "sm_90"
+    assert {test["outcome"] for test in record["tests"]} == {"passed"}
+    for kernel in KERNELS:
+        assert kernel.evidence_on("sm_90") == Evidence.CONFORMANT
+        assert record["kernels"][kernel.op] == "passed"
 
 
 def test_no_architecture_without_hardware_claims_more_than_the_interpreter() -> None:

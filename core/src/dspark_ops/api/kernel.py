@@ -77,7 +77,8 @@ class Package:
 
     Attributes:
         module: the module that is imported.
-        distribution: the distribution that must provide it; several distributions may ship a module of one name.
+        distribution: the distribution that must provide it; several distributions may ship a module of one name. Where
+            any of several will do, their names joined by ``|``, such as ``triton|pytorch-triton-rocm``.
         versions: a version specifier such as ``>=0.6.18,<0.8``; empty accepts all.
         attributes: attributes of the module that prove it is the right one, such as ``("get_mla_metadata",)``.
         install: the line that installs it, shown as the hint.

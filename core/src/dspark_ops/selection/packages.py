@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -129,6 +129,9 @@ def version_matches(version: str, specifier: str) -> bool | None:
 
 
 def _by_metadata(package: Package, cache: PackageCache) -> PackageState:
+    names = package.distribution.split("|")
+    here = next((name for name in names if _installed_version(name) is not None), " or ".join(names))
+    package = replace(package, distribution=here)
     found = _spec_without_import(package.module)
     version = _installed_version(package.distribution)
     if found is None:

@@ -16,7 +16,10 @@ from dspark_ops.api import (
     unit_last_stride,
 )
 
-TRITON = Package("triton", "triton", ">=3.6", install="pip install 'dspark-ops-amd-gfx950[triton]'")
+#: ROCm builds of torch bring the module under another distribution's name.
+TRITON = Package(
+    "triton", "triton|triton-rocm|pytorch-triton-rocm", ">=3.6", install="pip install 'dspark-ops-amd-gfx950[triton]'"
+)
 
 KERNELS = (
     Kernel(
