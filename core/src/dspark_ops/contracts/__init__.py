@@ -48,8 +48,10 @@ _FAMILIES: Final = (
     "kv_store",
     "attention",
     "compress",
+    "quantize",
     "mla_schedule",
     "varctx",
+    "candidates",
 )
 
 

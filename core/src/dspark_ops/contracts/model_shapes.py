@@ -38,6 +38,8 @@ class ModelShapes:
     markov_rank: int
     taps: int
     page_size: int = 64
+    candidate_topk_blocks: int = 2048
+    candidate_block_size: int = 8
 
     @property
     def rows_per_request(self) -> int:
@@ -71,6 +73,8 @@ class ModelShapes:
             gamma=config["dspark_block_size"],
             markov_rank=config["dspark_markov_rank"],
             taps=len(config["dspark_target_layer_ids"]),
+            candidate_topk_blocks=config.get("candidate_topk_blocks", 2048),
+            candidate_block_size=config.get("candidate_block_size", 8),
         )
 
     def sharded(self, ranks: int) -> ModelShapes:
