@@ -33,9 +33,11 @@ __all__ = [
 
 _FAMILIES: Final = (
     "argmax",
+    "vocab_parallel",
     "markov",
     "confidence",
     "schedule",
+    "inputs",
     "accept",
     "mhc",
     "accept_sampled",
