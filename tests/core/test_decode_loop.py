@@ -173,6 +173,28 @@ def test_ragged_rows_are_packed_in_order_and_go_back_to_their_places() -> None:
     assert step.committed(torch.tensor([1, 3, 1])).tolist() == [True, False, True, True, True, True]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_verifying_only_the_scheduled_rows_accepts_what_verifying_all_and_capping_does(model: Model, seed: int) -> None:
+    """P3: the packed form, whose unverified rows hold zeros, against the capped form, which has all logits."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, width, vocab = 9, 6, CONFIG.vocab
+    logits = torch.randn(batch * width, vocab, generator=generator)
+    best = logits.argmax(-1).view(batch, width)
+    candidates = torch.cat((torch.full((batch, 1), 7), best[:, :-1]), 1)
+    candidates[torch.rand(batch, width, generator=generator) < 0.2] = 3
+    lens = torch.randint(1, width + 1, (batch,), generator=generator).int()
+    start = torch.arange(batch) * 3
+    step = VerifyRows.pack(candidates, torch.arange(batch), start, lens)
+    packed = step.strided(logits[step.mask.flatten()])
+    ops = model.ops().at(site="verify")
+    capped = ops.accept_tail(candidates, logits, start, lens)
+    compact = ops.accept_tail(candidates, packed, start, lens)
+    kept = torch.arange(width) < capped[3].unsqueeze(1)
+    assert all(torch.equal(compact[output], capped[output]) for output in (0, 1, 3, 4))
+    assert torch.equal(compact[5][kept], capped[5][kept])
+    assert int(capped[2].sum()) > 0
+
+
 def test_the_ledger_finds_a_loop_that_breaks_its_rules() -> None:
     ledger = Ledger()
     ledger.admit([0])
