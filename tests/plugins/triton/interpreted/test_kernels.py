@@ -74,7 +74,7 @@ def test_argmax_of_special_values_is_right_in_a_row_of_the_whole_vocabulary() ->
     contract = contracts.get("argmax_rows")
     case = next(case for case in contract.cases("model", 0) if case.name == "the same at the head of a wide row")
     assert case.inputs["x"].shape == (7, 129280)
-    assert argmax_rows(**case.inputs).tolist() == [0, 1, 0, 1, 3, 3, 0]
+    assert _bound(Tiles(16384, 8, 4))(**case.inputs).tolist() == [0, 1, 0, 1, 3, 3, 0]
 
 
 def test_a_tie_between_two_programs_goes_to_the_lower_column() -> None:

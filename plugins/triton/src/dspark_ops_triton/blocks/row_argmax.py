@@ -93,7 +93,7 @@ class RowArgmax:
             [R] int64.
 
         Raises:
-            ValueError: the last stride is not 1, or a row is wider than 2**30.
+            ValueError: the last stride is not 1, or a row is empty or wider than 2**30.
 
         Source: N1.
         """
