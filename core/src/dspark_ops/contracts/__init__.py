@@ -54,6 +54,7 @@ _FAMILIES: Final = (
     "mla_schedule",
     "varctx",
     "candidates",
+    "index_select",
 )
 
 
