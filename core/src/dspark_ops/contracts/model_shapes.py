@@ -38,6 +38,9 @@ class ModelShapes:
     markov_rank: int
     taps: int
     page_size: int = 64
+    ranks: int = 1
+    engram_ids: int = 24
+    engram_dim: int = 256
     candidate_topk_blocks: int = 2048
     candidate_block_size: int = 8
 
@@ -45,6 +48,11 @@ class ModelShapes:
     def rows_per_request(self) -> int:
         """Rows that one request has in a verify step: the anchor and its drafts."""
         return self.gamma + 1
+
+    @property
+    def vocab_shard(self) -> int:
+        """Columns of logits that one rank has; the last rank may use fewer of them."""
+        return -(-self.vocab // self.ranks)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], name: str = "") -> ModelShapes:
@@ -87,7 +95,8 @@ class ModelShapes:
         for what, size in split.items():
             if size % ranks:
                 raise ModelError(f"{self.name}: {what} = {size} cannot be split over {ranks} ranks")
-        return replace(self, name=f"{self.name}/tp{ranks}", **{what: size // ranks for what, size in split.items()})
+        sizes = {what: size // ranks for what, size in split.items()}
+        return replace(self, name=f"{self.name}/tp{ranks}", ranks=self.ranks * ranks, **sizes)
 
 
 # Sizes of the released checkpoints as the contract notes state them: shapes only, no weights of them are shipped.
