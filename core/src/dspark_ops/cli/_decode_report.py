@@ -69,9 +69,8 @@ def print_report(run: DecodeRun) -> None:
             out.print(Text.assemble((text, "dim"), continued), soft_wrap=True)
         out.print()
     plan = run.arguments.model.plan(run.arguments.options.gamma)
-    columns = ("operator", "site", "rows", "kernel", "class", "why")
-    rows = [tuple(str(entry[name]) for name in columns) for entry in _operators(run)]
-    out.print(table(f"what served each operator on {plan.device.name} ({plan.device.arch.name})", columns, rows))
+    title = f"what served each operator on {plan.device.name} ({plan.device.arch.name})"
+    out.print(table(title, ("operator", "sites", "kernel", "why"), _served(run), ("operator", "kernel")))
     out.print()
     if run.speculative:
         metrics = run.speculative.metrics
@@ -80,6 +79,17 @@ def print_report(run: DecodeRun) -> None:
         out.print()
     out.print(table("speed", ("run", "#tokens", "#target forwards", "#tokens per step", "#tokens/s"), _speed(run)))
     out.print(_verdict(run), markup=False)
+
+
+def _served(run: DecodeRun) -> Iterator[tuple[str, ...]]:
+    """Yield one row per operator and kernel: sites and buckets that have the same answer share a row."""
+    sites: dict[tuple[str, str, str], list[str]] = {}
+    for entry in _operators(run):
+        key = (entry["operator"], entry["kernel"], entry["why"])
+        place = entry["site"] if entry["whole"] else f"{entry['site']} rows {entry['rows']}"
+        sites.setdefault(key, []).append(place)
+    for (operator, kernel, why), places in sites.items():
+        yield operator, ", ".join(dict.fromkeys(places)), kernel, why
 
 
 def _operators(run: DecodeRun) -> Iterator[dict[str, Any]]:
@@ -95,6 +105,7 @@ def _entries(selection: Selection, lead: str) -> Iterator[dict[str, Any]]:
             "operator": f"{lead}{selection.operator}",
             "site": selection.site,
             "rows": choice.rows,
+            "whole": len(selection.choices) == 1,
             "kernel": choice.kernel.id,
             "class": choice.kernel.rank.value,
             "why": _why(choice),
@@ -104,16 +115,16 @@ def _entries(selection: Selection, lead: str) -> Iterator[dict[str, Any]]:
 
 
 def _why(choice: Choice) -> str:
-    """Return in one line why this kernel and no better one."""
+    """Return in one line why this kernel and no better one: plugins with a better one, and what it lacked."""
     refused = [item for item in choice.refused if item.better]
     if not refused:
-        return f"first of {len(choice.standby) + 1} that may serve" if choice.standby else "the only candidate"
+        return f"first of {len(choice.standby) + 1} that may serve" if choice.standby else "only candidate"
     by_reason: dict[str, list[str]] = {}
     for item in refused:
         reason = item.reasons[0]
-        need = "other hardware" if reason.code in _OTHER_HARDWARE else f"{reason.field} {reason.wanted}"
-        by_reason.setdefault(need, []).append(item.candidate.id)
-    return "; ".join(f"{', '.join(ids)} need{'s' * (len(ids) == 1)} {need}" for need, ids in by_reason.items())
+        need = "other hardware" if reason.code in _OTHER_HARDWARE else f"wants {reason.wanted}"
+        by_reason.setdefault(need, []).append(item.candidate.id.partition("/")[0])
+    return "; ".join(f"{', '.join(dict.fromkeys(plugins))}: {need}" for need, plugins in by_reason.items())
 
 
 def _histogram(metrics: DecodeMetrics) -> Iterator[tuple[str, str, str]]:

@@ -24,7 +24,7 @@ def next_tokens(ops: Any, logits: Tensor, running: Sequence[Running]) -> Tensor:
         logits: [R, V] float32, one row per request.
         running: the requests; their last token is at the row's position.
     """
-    tokens = ops.argmax_rows(logits)
+    tokens: Tensor = ops.argmax_rows(logits)
     sampled = [row for row, item in enumerate(running) if not item.greedy]
     if sampled:
         rows = torch.tensor(sampled, device=logits.device)
