@@ -39,6 +39,7 @@ _FAMILIES: Final = (
     "schedule",
     "inputs",
     "accept",
+    "forced",
     "mhc",
     "accept_sampled",
     "rope",
