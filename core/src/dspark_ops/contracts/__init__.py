@@ -51,6 +51,7 @@ _FAMILIES: Final = (
     "kv_store",
     "attention",
     "compress",
+    "engram",
     "quantize",
     "mla_schedule",
     "varctx",
