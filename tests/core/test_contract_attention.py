@@ -9,7 +9,7 @@ import torch
 
 from dspark_ops.contracts import get
 from dspark_ops.contracts.attention import sparse_mla_decode
-from dspark_ops.contracts.layouts import KV_V4
+from dspark_ops.contracts.layouts import KV_LAYOUTS, KV_V4, page_layout
 from dspark_ops.errors import ContractError
 
 
@@ -141,6 +141,20 @@ def test_nan_bytes_that_one_row_names_do_not_reach_the_other_rows() -> None:
     out, lse = call(cache=cache)
     assert out[0].isnan().all() and lse[0].isnan().all()
     assert torch.equal(out[1:], call()[0][1:])
+
+
+@pytest.mark.parametrize("layout", KV_LAYOUTS[1:])
+def test_entries_of_every_layout_count_as_code_times_scale(layout: str) -> None:
+    pages = page_layout(layout)
+    cache = torch.zeros(4, pages.page_bytes(8), dtype=torch.uint8)
+    pages.store(cache, torch.arange(32), random(32, 512, seed=5), 8)
+    rows = pages.load(cache, torch.arange(32), 8).double()
+    out, lse = call(cache=cache, layout=layout)
+    for row, columns in enumerate(INDICES.tolist()):
+        for head in range(2):
+            expected, total = dense(QUERIES[row, head], rows[columns])
+            assert torch.equal(out[row, head], expected.float().bfloat16())
+            assert lse[row, head].item() == pytest.approx(total.item(), rel=1e-6)
 
 
 def test_an_extra_cache_without_indices_is_refused() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from dspark_ops.contracts import get
 from dspark_ops.contracts.compress import compress_c1, compress_c2, pool_pair
-from dspark_ops.contracts.layouts import KV_V4
+from dspark_ops.contracts.layouts import KV_LAYOUTS, KV_V4, page_layout
 from dspark_ops.contracts.numerics import fp4_fake_quant_e4m3_scale
 from dspark_ops.contracts.rope import YarnScaling, rope_table, rotate, rotations
 from dspark_ops.errors import ContractError
@@ -83,6 +83,34 @@ def test_the_entry_is_rotated_rounded_to_fp4_per_16_and_then_stored_as_the_page_
     assert (stored[:, :448] != grid[:, :448]).any()
 
 
+@pytest.mark.parametrize("layout", KV_LAYOUTS)
+def test_each_layout_stores_the_fp4_grid_of_the_entry_and_fp4_pages_its_codes(layout: str) -> None:
+    pages = page_layout(layout)
+    latent, cache = c1(layout=layout, cache=torch.full((3, pages.page_bytes(PAGE)), 0xAB, dtype=torch.uint8))
+    cosine, sine = rotations(TABLE, torch.tensor([0, 3, 77]))
+    entry = torch.cat([latent[:, :448], rotate(latent[:, 448:], cosine, sine).bfloat16()], -1).float()
+    grid = fp4_fake_quant_e4m3_scale(entry)
+    slots = torch.tensor([9, 1, 4])
+    expected = torch.full_like(cache, 0xAB)
+    pages.store(expected, slots, entry if "fp4" in layout else grid, PAGE)
+    assert torch.equal(cache, expected)
+    if "fp4" in layout:
+        assert torch.equal(pages.load(cache, slots, PAGE), grid)
+
+
+def test_an_fp4_page_rounds_the_entry_once() -> None:
+    pages = page_layout("kv_v41_fp4")
+    # 4.5 * 2**-9 over 6 is 1.5 steps of the smallest scales: the grid's 4 * 2**-8 asks for another scale.
+    kv, ones = torch.full((1, 512), 1.0), torch.full((512,), 9 * 2.0**-9).bfloat16()
+    _, cache = c1(
+        kv=kv.bfloat16(), weight=ones, positions=torch.tensor([0]), out_loc=torch.tensor([1]), layout="kv_v41_fp4",
+        cache=torch.zeros(1, pages.page_bytes(PAGE), dtype=torch.uint8),
+    )  # fmt: skip
+    data, scales = pages.views(cache, PAGE)
+    assert scales[0, 1].unique().tolist() == [2]
+    assert data[0, 1].unique().tolist() == [0x66]
+
+
 def test_a_small_negative_lane_is_stored_as_minus_zero_and_an_exact_minus_zero_as_plus_zero() -> None:
     kv = torch.full((1, 512), 1.0)
     kv[0, 1], kv[0, 2] = -1e-3, -0.0
@@ -125,9 +153,7 @@ def test_each_lane_is_pooled_by_its_own_scores_rounded_to_bfloat16_and_rotated_a
     latent, _, cache = c2(rows, form="extend")
     kv, score = rows["kv_score"].double()[:, :512], rows["kv_score"].double()[:, 512:]
     pooled = (score.softmax(0) * kv).sum(0).float().bfloat16()
-    expected, expected_cache = c1(
-        kv=pooled[None], positions=torch.tensor([30]), out_loc=torch.tensor([(2 + 31) >> 1])
-    )
+    expected, expected_cache = c1(kv=pooled[None], positions=torch.tensor([30]), out_loc=torch.tensor([(2 + 31) >> 1]))
     assert torch.equal(latent[1], expected[0])
     assert torch.equal(cache, expected_cache)
 

@@ -9,8 +9,8 @@ import torch
 
 from dspark_ops.contracts import get
 from dspark_ops.contracts.kv_store import k_norm_rope_store
-from dspark_ops.contracts.layouts import KV_V4
-from dspark_ops.contracts.rope import rope_table
+from dspark_ops.contracts.layouts import KV_LAYOUTS, KV_V4, KV_V41, page_layout
+from dspark_ops.contracts.rope import rope_table, rotate, rotations
 from dspark_ops.errors import ContractError
 
 TABLE = rope_table(64, 64, 10000.0)
@@ -22,13 +22,14 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def call(**changes: Any) -> torch.Tensor:
     """Call the operator on three random rows and return the cache of two pages of eight slots."""
+    pages = page_layout(changes.get("layout", "kv_v4"))
     arguments: dict[str, Any] = {
         "kv": random(3, 512).bfloat16(),
         "weight": (1 + 0.2 * random(512, seed=1)).bfloat16(),
         "freqs": TABLE,
         "positions": torch.tensor([0, 5, 63]),
         "out_loc": torch.tensor([7, 8, 2], dtype=torch.int32),
-        "cache": torch.full((2, KV_V4.page_bytes(8)), 0xAB, dtype=torch.uint8),
+        "cache": torch.full((2, pages.page_bytes(8)), 0xAB, dtype=torch.uint8),
         "page_size": 8,
     }
     arguments.update(changes)
@@ -57,6 +58,29 @@ def test_the_norm_is_not_rounded_to_bfloat16_before_quantisation() -> None:
     # The normalised value itself lands on the right code wherever it is not within float32 noise of a middle.
     assert (stored != KV_V4.unpack(*KV_V4.pack(normed))).float().mean() < 1e-3
     assert (stored != rounded_first).any()
+
+
+@pytest.mark.parametrize("layout", KV_LAYOUTS[1:])
+def test_the_v41_layouts_quantise_the_norm_and_the_rotated_lanes_as_bfloat16(layout: str) -> None:
+    kv, positions = random(4, 512, seed=3).bfloat16(), torch.tensor([0, 5, 17, 63])
+    cache = call(kv=kv, positions=positions, out_loc=torch.arange(4), layout=layout)
+    exact = kv.double() * (kv.double().square().mean(-1, keepdim=True)).rsqrt()
+    rows = (exact.float() * (1 + 0.2 * random(512, seed=1)).bfloat16().float()).bfloat16().float()
+    rows[:, 448:] = rotate(rows[:, 448:], *rotations(TABLE, positions)).bfloat16().float()
+    expected = torch.full_like(cache, 0xAB)
+    page_layout(layout).store(expected, torch.arange(4), rows, 8)
+    assert torch.equal(cache, expected)
+
+
+def test_a_v41_page_differs_from_one_that_is_fed_with_unrounded_rows() -> None:
+    kv = random(64, 512, seed=3).bfloat16()
+    arguments = {"kv": kv, "positions": torch.zeros(64, dtype=torch.int64), "out_loc": torch.arange(64)}
+    cache = torch.zeros(8, KV_V41.page_bytes(8), dtype=torch.uint8)
+    call(**arguments, cache=cache, layout="kv_v41")
+    exact = kv.double() * (kv.double().square().mean(-1, keepdim=True)).rsqrt()
+    unrounded = torch.zeros_like(cache)
+    KV_V41.store(unrounded, torch.arange(64), exact.float() * (1 + 0.2 * random(512, seed=1)).bfloat16().float(), 8)
+    assert 0.001 < (cache != unrounded).float().mean() < 0.2
 
 
 def test_the_rotated_lanes_are_rounded_once_to_bfloat16() -> None:

@@ -53,10 +53,13 @@ _FAMILIES: Final = (
     "compress",
     "engram",
     "quantize",
+    "index_store",
     "mla_schedule",
     "varctx",
     "candidates",
     "index_select",
+    "index_scores",
+    "paged_logits",
 )
 
 

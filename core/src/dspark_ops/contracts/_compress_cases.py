@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Case
-from dspark_ops.contracts.layouts import KV_V4
+from dspark_ops.contracts.layouts import KV_LAYOUTS, page_layout
 from dspark_ops.contracts.rope import YarnScaling, rope_table
 
 if TYPE_CHECKING:
@@ -17,12 +18,13 @@ _WIDTH = 512
 _TABLE = 256
 
 
-def _common(page_size: int, pages: int, generator: Generator) -> dict[str, Any]:
+def _common(page_size: int, pages: int, layout: str, generator: Generator) -> dict[str, Any]:
     return {
         "weight": (1 + 0.2 * torch.randn(_WIDTH, generator=generator)).bfloat16(),
         "freqs": rope_table(64, _TABLE, 160000.0, YarnScaling(16.0, 65536)),
-        "cache": torch.full((pages, KV_V4.page_bytes(page_size)), 0xAB, dtype=torch.uint8),
+        "cache": torch.full((pages, page_layout(layout).page_bytes(page_size)), 0xAB, dtype=torch.uint8),
         "page_size": page_size,
+        "layout": layout,
     }
 
 
@@ -35,13 +37,13 @@ def c1_cases(scale: str, seed: int) -> Iterator[Case]:
     """Yield inputs of `compress_c1`."""
     generator = torch.Generator().manual_seed(seed)
     sizes = ((1, 4), (6, 8)) if scale == "small" else ((1, 256), (6, 256), (64, 256))
-    for rows, page_size in sizes:
-        common = _common(page_size, 1 + 2 * rows // page_size + 2, generator)
+    for layout, (rows, page_size) in product(KV_LAYOUTS, sizes):
+        common = _common(page_size, 1 + 2 * rows // page_size + 2, layout, generator)
         kv = (2 * torch.randn(rows, _WIDTH, generator=generator)).bfloat16()
         positions = torch.randint(0, _TABLE, (rows,), generator=generator)
         slots = 1 + torch.randperm(2 * rows, generator=generator)[:rows]
         inputs = {**common, "kv": kv, "positions": positions, "out_loc": slots}
-        size = f"{rows} rows, pages of {page_size}"
+        size = f"{rows} rows, pages of {page_size} in {layout}"
         yield Case(f"random, {size}", _fresh(inputs))
         yield Case(f"int32 positions and slots, {size}", _fresh({**inputs, **_narrow(inputs)}))
         padded = slots.clone()
@@ -62,8 +64,8 @@ def c2_cases(scale: str, seed: int) -> Iterator[Case]:
     generator = torch.Generator().manual_seed(seed)
     page_size = 8 if scale == "small" else 256
     ring_size = 8
-    for count in (1, 2) if scale == "small" else (1, 8, 64):
-        common = {**_common(page_size, 2 + 64 * count // page_size, generator), "ring_size": ring_size}
+    for layout, count in product(KV_LAYOUTS, (1, 2) if scale == "small" else (1, 8, 64)):
+        common = {**_common(page_size, 2 + 64 * count // page_size, layout, generator), "ring_size": ring_size}
         common["state"] = torch.randn(count * ring_size, 2 * _WIDTH, generator=generator)
         for form, starts, length in (
             ("decode", (30, 31), 1),
@@ -75,8 +77,10 @@ def c2_cases(scale: str, seed: int) -> Iterator[Case]:
             begin = torch.tensor([starts[request % 2] for request in range(count)])
             rows = _rows(begin, length, generator)
             inputs = {**common, **rows, "form": form, "draft_len": length if form == "verify" else 1}
-            size = f"{form} of {count} times {length} rows from {' and '.join(map(str, starts))}"
+            size = f"{form} of {count} times {length} rows from {' and '.join(map(str, starts))} into {layout}"
             yield Case(size, _fresh(inputs))
+            if layout != KV_LAYOUTS[0]:
+                continue  # how rows pair up does not depend on the layout
             yield Case(f"{size}, int32 positions and slots", _fresh({**inputs, **_narrow(rows)}))
             padded = rows["out_loc"].clone()
             padded[-(length // 2 + 1) :] = 0

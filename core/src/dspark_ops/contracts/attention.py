@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import absolute, relative
-from dspark_ops.contracts.layouts import KV_V4, page_layout
+from dspark_ops.contracts.layouts import KV_LAYOUTS, page_layout
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ def _entries(
     return pages.load(cache, slots, page_size).double(), torch.split(where, valid.sum(1).tolist())
 
 
-def _filled_cache(slots: int, page_size: int, generator: torch.Generator) -> Tensor:
+def _filled_cache(slots: int, page_size: int, generator: torch.Generator, layout: str = "kv_v4") -> Tensor:
     pages = -(-slots // page_size)
-    cache = torch.zeros(pages, KV_V4.page_bytes(page_size), dtype=torch.uint8)
+    cache = torch.zeros(pages, page_layout(layout).page_bytes(page_size), dtype=torch.uint8)
     rows = torch.randn(pages * page_size, 512, generator=generator)
-    KV_V4.store(cache, torch.arange(pages * page_size), rows, page_size)
+    page_layout(layout).store(cache, torch.arange(pages * page_size), rows, page_size)
     return cache
 
 
@@ -138,6 +138,10 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
         yield Case(f"a sink of minus infinity is none, {size}", {**main, "sink": torch.full((heads,), -torch.inf)})
         yield Case(f"another scale, {size}", {**main, "sink": sink, "scale": 0.02})
     yield from _degenerate_cases(main, both, sink)
+    for layout in KV_LAYOUTS[1:]:
+        caches = [_filled_cache(4 * entries, page_size, generator, layout) for entries in (width, extra)]
+        other = {**both, "cache": caches[0], "extra_cache": caches[1], "layout": layout, "sink": sink}
+        yield Case(f"both caches in {layout}, {size}", other)
 
 
 def _degenerate_cases(main: dict[str, Any], both: dict[str, Any], sink: Tensor) -> Iterator[Case]:
@@ -167,8 +171,6 @@ def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
     return (Site("verify", axes=axes, **facts), Site("draft", axes=draft, **facts))
 
 
-_LAYOUTS = ("kv_v4",)
-
 SPARSE_MLA_DECODE = Contract(
     name="sparse_mla_decode",
     summary="Attention of each query head over the named cache entries, and its log-sum-exp.",
@@ -176,16 +178,16 @@ SPARSE_MLA_DECODE = Contract(
     phases=("verify", "draft"),
     parameters=(
         Argument("q", ("T", "A", "D"), ("bfloat16",), doc="rotated queries"),
-        Argument("cache", ("*", "*"), ("uint8",), layouts=_LAYOUTS, doc="pages of bytes"),
+        Argument("cache", ("*", "*"), ("uint8",), layouts=KV_LAYOUTS, doc="pages of bytes"),
         Argument("indices", ("T", "W"), ("int32",), strides="unit_last", doc="cache slots, -1 for none"),
         Argument("lengths", ("T",), ("int32",), optional=True, doc="columns that count"),
         Argument("sink", ("A",), ("float32",), optional=True, doc="logit that joins the denominator only"),
-        Argument("extra_cache", ("*", "*"), ("uint8",), layouts=_LAYOUTS, optional=True, doc="compressed entries"),
+        Argument("extra_cache", ("*", "*"), ("uint8",), layouts=KV_LAYOUTS, optional=True, doc="compressed entries"),
         Argument("extra_indices", ("T", "X"), ("int32",), strides="unit_last", optional=True, doc="their slots"),
         Argument("extra_lengths", ("T",), ("int32",), optional=True, doc="columns that count"),
         Option("page_size", "int", 64, doc="slots of a page of cache"),
         Option("extra_page_size", "int", 64, doc="slots of a page of extra_cache"),
-        Option("layout", "str", "kv_v4", _LAYOUTS, doc="page layout of both caches"),
+        Option("layout", "str", "kv_v4", KV_LAYOUTS, doc="page layout of both caches"),
         Option("scale", "float", None, doc="factor of the scores; None means D ** -0.5"),
     ),
     outputs=(

@@ -1,7 +1,7 @@
 """Low-ratio compression: one cache entry per token (ratio 1) or per pair of tokens (ratio 2) of a KV source layer.
 
 Both return the latent before rotation, which index keys are made from, and store the entry: the last lanes rotated, all
-lanes rounded to the fp4 grid, then quantised again as the page layout stores them (N8.1).
+lanes rounded to the fp4 grid, then quantised again where the page layout stores them otherwise (N8.1).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.contracts._compress_cases import c1_cases, c2_cases
 from dspark_ops.contracts.contract import Argument, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import bitwise, bitwise_given, ulp
-from dspark_ops.contracts.layouts import page_layout
+from dspark_ops.contracts.layouts import KV_LAYOUTS, page_layout
 from dspark_ops.contracts.numerics import fp4_fake_quant_e4m3_scale, rms_norm
 from dspark_ops.contracts.rope import rotate, rotations
 from dspark_ops.errors import ContractError
@@ -161,13 +161,16 @@ def store_entries(
     """Store the entries that latents [N, D] bfloat16 make, at `slots` where `keep` is True.
 
     Source: N8.1: the rotated lanes are rounded to bfloat16, then all lanes to the fp4 grid of their 16 with an E4M3
-    scale, then the layout's own quantisation.
+    scale, then the layout's own quantisation. A layout that is that grid itself rounds once, and keeps minus zeros.
     """
+    pages = page_layout(layout)
     cosine, sine = rotations(freqs, positions)
     plain = latent.shape[1] - freqs.shape[1]
     turned = rotate(latent[:, plain:], cosine, sine).bfloat16()
-    entries = fp4_fake_quant_e4m3_scale(torch.cat([latent[:, :plain], turned], -1))
-    page_layout(layout).store(cache, slots, entries, page_size, keep)
+    entries = torch.cat([latent[:, :plain], turned], -1)
+    if any(run.scale != "e4m3_fp4" for run in pages.lanes):
+        entries = fp4_fake_quant_e4m3_scale(entries)
+    pages.store(cache, slots, entries, page_size, keep)
 
 
 def _require_width(operator: str, width: int, layout: str) -> None:
@@ -231,9 +234,9 @@ _WEIGHT = Argument("weight", ("D",), ("bfloat16",), doc="weight of the norm")
 _FREQS = Argument("freqs", ("*", "P"), ("float32",), doc="table of rotations, interleaved")
 _POSITIONS = Argument("positions", ("N",), ("int64", "int32"), doc="position of each token")
 _OUT_LOC = Argument("out_loc", ("N",), ("int64", "int32"), doc="full slot of each token; 0 for a padded row")
-_CACHE = Argument("cache", ("*", "*"), ("uint8",), layouts=("kv_v4",), written=True, doc="pages of bytes")
+_CACHE = Argument("cache", ("*", "*"), ("uint8",), layouts=KV_LAYOUTS, written=True, doc="pages of bytes")
 _PAGE_SIZE = Option("page_size", "int", doc="slots of a page of cache, a power of two")
-_LAYOUT = Option("layout", "str", "kv_v4", ("kv_v4",), doc="page layout")
+_LAYOUT = Option("layout", "str", "kv_v4", KV_LAYOUTS, doc="page layout")
 _EPS = Option("eps", "float", 1e-20, doc="added to the mean square")
 _CACHE_AFTER = Output("cache", ("*", "*"), "uint8", bitwise_given("latent"), "entries at kept slots")
 

@@ -8,7 +8,7 @@ value in `LAYOUTS`, with its format or scale rule by name where it needs one tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from dspark_ops._lazy import torch
@@ -26,7 +26,8 @@ class Lanes:
 
     Attributes:
         count: number of lanes.
-        format: how a lane is stored: ``bfloat16``, or ``e4m3`` times the scale of its group.
+        format: how a lane is stored: ``bfloat16``, or times the scale of its group: ``e4m3``, ``e2m1`` (two lanes to a
+            byte, the even one in the low nibble, minus zero kept) or ``e2m1_without_minus_zero``.
         group: lanes that share a scale; 0 for a format without scales.
         scale: name of the rule that makes the scale of a group; empty for a format without scales.
     """
@@ -54,13 +55,31 @@ def _bf16_decode(data: Tensor) -> Tensor:
     return data.contiguous().view(torch.bfloat16).float()
 
 
+def _e2m1_encode(values: Tensor) -> Tensor:
+    return numerics.pack_nibbles(numerics.e2m1_encode_ties_to_even(values))
+
+
+def _e2m1_encode_without_minus_zero(values: Tensor) -> Tensor:
+    codes = numerics.e2m1_encode_ties_to_even(values)
+    return numerics.pack_nibbles(numerics.e2m1_without_minus_zero(codes))
+
+
+def _e2m1_decode(data: Tensor) -> Tensor:
+    return numerics.e2m1_decode(numerics.unpack_nibbles(data))
+
+
 _FORMATS: Final = {
     "bfloat16": _Format(lambda count: 2 * count, _bf16_encode, _bf16_decode),
     "e4m3": _Format(lambda count: count, numerics.e4m3_encode, numerics.e4m3_decode),
+    "e2m1": _Format(lambda count: count // 2, _e2m1_encode, _e2m1_decode),
+    "e2m1_without_minus_zero": _Format(lambda count: count // 2, _e2m1_encode_without_minus_zero, _e2m1_decode),
 }
 #: Per scale rule: the byte of a group's largest magnitude, and the scale that a byte means.
 _SCALES: Final[dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]] = {
     "ue8m0_v4page": (numerics.ue8m0_v4page, numerics.ue8m0_decode),
+    "ue8m0_v41page": (numerics.ue8m0_v41page, numerics.ue8m0_decode),
+    "ue8m0_index": (numerics.ue8m0_index, numerics.ue8m0_decode),
+    "e4m3_fp4": (numerics.fp4_scale_e4m3, numerics.e4m3_decode),
 }
 
 
@@ -75,6 +94,8 @@ class PageLayout:
         page_multiple: a page's bytes are rounded up to a multiple of it.
         source: the section that states it.
         interleaved: each data row is followed by its scale row, instead of all data rows by all scale rows.
+        rows_as_bfloat16: rows are rounded to bfloat16 before they are quantised: after the norm and, in the rotated
+            lanes, again after the rotation (N7.3). Stores do that; `pack` takes rows as they are.
     """
 
     name: str
@@ -83,6 +104,7 @@ class PageLayout:
     page_multiple: int
     source: str
     interleaved: bool = False
+    rows_as_bfloat16: bool = False
 
     @property
     def width(self) -> int:
@@ -223,7 +245,40 @@ KV_V4: Final = PageLayout(
     source="N7.1",
 )
 
-LAYOUTS: Final[dict[str, PageLayout]] = {layout.name: layout for layout in (KV_V4,)}
+#: Latent KV of V4.1: all lanes, rotated ones too, as e4m3 with a power-of-two scale per 32.
+KV_V41: Final = PageLayout(
+    name="kv_v41",
+    lanes=(Lanes(512, "e4m3", group=32, scale="ue8m0_v41page"),),
+    scale_bytes=16,
+    page_multiple=512,
+    source="N7.1, N7.3",
+    rows_as_bfloat16=True,
+)
+#: Latent KV of V4.1 in fp4: all lanes as e2m1 with an e4m3 scale per 16.
+KV_V41_FP4: Final = PageLayout(
+    name="kv_v41_fp4",
+    lanes=(Lanes(512, "e2m1", group=16, scale="e4m3_fp4"),),
+    scale_bytes=32,
+    page_multiple=256,
+    source="N7.1, N7.3",
+    rows_as_bfloat16=True,
+)
+#: The same bytes with each token's scales right behind its data, and no page padding.
+KV_V41_NEW: Final = replace(KV_V41, name="kv_v41_new", page_multiple=1, interleaved=True)
+KV_V41_FP4_NEW: Final = replace(KV_V41_FP4, name="kv_v41_fp4_new", page_multiple=1, interleaved=True)
+#: Index keys: 68 bytes a token, fp4 with a power-of-two scale per 32. Minus zero is never stored.
+INDEX_K_PAGE68: Final = PageLayout(
+    name="index_k_page68",
+    lanes=(Lanes(128, "e2m1_without_minus_zero", group=32, scale="ue8m0_index"),),
+    scale_bytes=4,
+    page_multiple=1,
+    source="N8.4, A1",
+)
+
+KV_LAYOUTS: Final = tuple(layout.name for layout in (KV_V4, KV_V41, KV_V41_FP4, KV_V41_NEW, KV_V41_FP4_NEW))
+LAYOUTS: Final[dict[str, PageLayout]] = {
+    layout.name: layout for layout in (KV_V4, KV_V41, KV_V41_FP4, KV_V41_NEW, KV_V41_FP4_NEW, INDEX_K_PAGE68)
+}
 
 
 def page_layout(name: str) -> PageLayout:
