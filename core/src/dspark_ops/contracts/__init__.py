@@ -54,6 +54,7 @@ _FAMILIES: Final = (
     "engram",
     "quantize",
     "index_store",
+    "rope_tail",
     "mla_schedule",
     "varctx",
     "candidates",
