@@ -99,7 +99,7 @@ class Bench:
 
     def run(self, cell: Cell) -> dict[str, Any]:
         """Return the record of one cell."""
-        options = DecodeOptions(cell.gamma, SCHEDULES[cell.schedule], cell.batch, ignore_eos=True)
+        options = DecodeOptions(cell.gamma, SCHEDULES[cell.schedule], max_batch=cell.batch, ignore_eos=True)
         drafter = None
         if cell.drafter != "model":
             known = [request.prompt + tokens for request, tokens in zip(self.requests, self.plain, strict=True)]

@@ -195,6 +195,7 @@ def test_weights_of_another_shape_are_refused_by_name(
         (("--prompt", "a", "--schedule", "threshold", "--threshold", "2"), "threshold is 2.0"),
         (("--prompt", "a", "--step-rates", "x.json"), "only --schedule prefix"),
         (("--prompt", "a", "--schedule", "prefix", "--step-rates", "none.json"), "cannot read step rates"),
+        (("--prompt", "a", "--calibration", "none.json"), "cannot read confidence temperatures"),
         (("--prompt", "a", "--device", "tpu"), "device is 'tpu': wanted cpu or cuda"),
         (("--prompt", "a", "--plot", "nowhere/x.png"), "does not exist"),
         (("--prompt", "a", "--plot", "x.jpeg"), "ends in .png"),

@@ -14,9 +14,11 @@ from dspark_ops.decode import (  # noqa: E402
     Model,
     Request,
     StaticPolicy,
+    ThresholdPolicy,
     decode_plain,
     generate,
 )
+from dspark_ops.decode.calibration import Calibration  # noqa: E402
 from dspark_ops.decode.doubles import OracleDrafter  # noqa: E402
 from dspark_ops.decode.invariants import Ledger  # noqa: E402
 from dspark_ops.decode.packing import VerifyRows  # noqa: E402
@@ -152,6 +154,17 @@ def test_a_request_that_cannot_be_served_is_refused_before_any_runs(
 def test_a_block_length_out_of_range_is_refused(model: Model, gamma: int) -> None:
     with pytest.raises(ModelError, match=f"gamma is {gamma}: wanted 1 to 8"):
         generate(model, [Request(PROMPT)], DecodeOptions(gamma))
+
+
+def test_calibration_scales_the_confidences_and_changes_no_token(model: Model, continuation: tuple[int, ...]) -> None:
+    flat = Calibration((1e3,) * 5)  # every confidence becomes one half
+    policy = ThresholdPolicy(0.4)
+    found = generate(model, [Request(PROMPT, 20)], DecodeOptions(policy=policy, calibration=flat))
+    plain = generate(model, [Request(PROMPT, 20)], DecodeOptions(policy=policy))
+    assert found.results[0].tokens == plain.results[0].tokens == continuation[:20]
+    assert found.metrics.cut_by_schedule == 0 < plain.metrics.cut_by_schedule
+    with pytest.raises(ModelError, match="calibration has 5 temperatures: wanted 3"):
+        generate(model, [Request(PROMPT)], DecodeOptions(3, calibration=flat))
 
 
 @pytest.mark.parametrize("batch", [0, 65])

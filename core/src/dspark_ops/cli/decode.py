@@ -36,6 +36,9 @@ def decode(
     step_rates: Annotated[
         Path | None, typer.Option("--step-rates", metavar="FILE", help="Measured step rates, for the prefix schedules.")
     ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", metavar="FILE", help="Temperatures of the drafter's confidences.")
+    ] = None,
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option("--top-k", help="Keep this many tokens; 0 keeps all.")] = 0,
     top_p: Annotated[float, typer.Option("--top-p", help="Keep tokens up to this probability.")] = 1.0,
@@ -57,6 +60,7 @@ def decode(
     Exit code 1 means that greedy tokens differ from plain decoding.
     """
     from dspark_ops.decode import DecodeOptions, Request, SamplingParams, load_model
+    from dspark_ops.decode.calibration import read_calibration
 
     settings = configured(config).settings
     texts = prompts_of(prompt, prompts)
@@ -68,7 +72,9 @@ def decode(
         Request(loaded.tokenizer.encode(text), max_tokens, SamplingParams(temperature, top_k, top_p, seed + number))
         for number, text in enumerate(texts)
     ]
-    options = DecodeOptions(gamma, policy, max_batch, ignore_eos, check)
+    length = loaded.config.gamma if gamma is None else gamma
+    table = None if calibration is None else read_calibration(calibration, length)
+    options = DecodeOptions(gamma, policy, table, max_batch, ignore_eos, check)
     arguments = Arguments(loaded, texts, requests, options, speculative=not plain, plain=plain or compare)
     run = run_decode(arguments, quiet=as_json)
     if plot is not None:

@@ -32,6 +32,10 @@ def check_requests(model: Model, requests: Sequence[Request], options: DecodeOpt
         raise ModelError("no requests: wanted at least one prompt")
     if not 1 <= options.max_batch <= MAX_STEP_ROWS:
         raise ModelError(f"max_batch is {options.max_batch}: wanted 1 to {MAX_STEP_ROWS} requests at once")
+    gamma = model.config.gamma if options.gamma is None else options.gamma
+    positions = gamma if options.calibration is None else len(options.calibration.temperatures)
+    if positions != gamma:
+        raise ModelError(f"calibration has {positions} temperatures: wanted {gamma}, one per draft of a block")
     for number, request in enumerate(requests):
         fault = _fault(model, request)
         if fault:

@@ -73,7 +73,7 @@ class _Loop:
         self._ops = ops.at(site="verify")
         self._batch = Batch(model, requests, options, on_tokens)
         self._state = model.state(self._batch.slots)
-        self._drafter = drafter or ModelDrafter(model, self._state, self._gamma)
+        self._drafter = drafter or ModelDrafter(model, self._state, self._gamma, options.calibration)
         self._scheduler = options.policy.scheduler(ops.at(site="draft"), self._gamma)
         self._ledger = Ledger() if options.check_invariants else None
         self._total = DecodeMetrics()

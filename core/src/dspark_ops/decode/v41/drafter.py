@@ -23,18 +23,11 @@ __all__ = ["V41Drafter"]
 
 
 class V41Drafter:
-    """The draft stages, Markov head and confidence head over given weights (C1.4 to C1.8).
+    """The draft stages, Markov head and confidence head over given weights (C1.4 to C1.8)."""
 
-    Args:
-        config: the model.
-        weights: its tensors.
-        temperatures: [gamma] scaling temperatures of the confidence logits (C1.9), or None for 1.
-    """
-
-    def __init__(self, config: V41Config, weights: Mapping[str, Tensor], temperatures: Tensor | None = None) -> None:
+    def __init__(self, config: V41Config, weights: Mapping[str, Tensor]) -> None:
         last = f"mtp.{config.stages - 1}"
         self.config = config
-        self._temperatures = temperatures
         self._embed = weights["embed.weight"]
         self._head = Linear(self._embed)
         self._project = Linear(weights["mtp.0.main_proj.weight"])
@@ -62,18 +55,27 @@ class V41Drafter:
             for stage, cache in zip(self._stages, state.draft, strict=True):
                 stage.attention.store(ops, context, part.position, self._table, slot, cache)
 
-    def propose(self, ops: Any, state: DecodeState, requests: DraftRequests) -> Proposal:
+    def propose(
+        self, ops: Any, state: DecodeState, requests: DraftRequests, temperatures: Tensor | None = None
+    ) -> Proposal:
         """Return `requests.gamma` drafts per request, the laws they were drawn from, and their confidences.
 
         Requests are run in parts of at most 64 rows; the context rows must have been committed.
+
+        Args:
+            ops: operators of the draft site.
+            state: caches; the scratch rows of the requests are written.
+            requests: what to draft for.
+            temperatures: [gamma] float32 scaling temperatures of the confidence logits (C1.9), or None for 1.
         """
         size = max(1, MAX_STEP_ROWS // requests.gamma)
         parts = [
-            self._propose(ops, state, requests.part(start, start + size)) for start in range(0, len(requests), size)
+            self._propose(ops, state, requests.part(start, start + size), temperatures)
+            for start in range(0, len(requests), size)
         ]
         return parts[0] if len(parts) == 1 else Proposal.joined(parts)
 
-    def _propose(self, ops: Any, state: DecodeState, requests: DraftRequests) -> Proposal:
+    def _propose(self, ops: Any, state: DecodeState, requests: DraftRequests, temperatures: Tensor | None) -> Proposal:
         count, gamma = len(requests), requests.gamma
         hidden = self._block(ops, state, requests)
         normed = rms_norm(hidden, self._norm, self.config.rms_eps)
@@ -83,7 +85,6 @@ class V41Drafter:
             base, requests.anchor, embed, head, uniforms=requests.uniforms, temperature=requests.temperature
         )
         previous = torch.cat((requests.anchor.unsqueeze(1), drafts[:, :-1]), 1)
-        temperatures = None if self._temperatures is None else self._temperatures[:gamma]
         # The confidence head reads the state before the final norm (C1.5.5).
         confidence, survival = ops.confidence_survival(
             hidden.view(count, gamma, -1), previous, embed, self._confidence, temperatures=temperatures
