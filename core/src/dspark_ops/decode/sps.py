@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dspark_ops.errors import ConfigError
+from dspark_ops.suggest import did_you_mean
 
-__all__ = ["AdditiveStepTime", "MeasuredRates", "StepRates", "default_rates", "read_rates"]
+__all__ = ["AdditiveStepTime", "MeasuredRates", "StepRates", "default_rates", "packaged_rates", "read_rates"]
 
 
 class StepRates(Protocol):
@@ -59,8 +60,16 @@ class MeasuredRates:
 
     def dense(self, requests: int, most_tokens: int) -> list[float]:
         """Return the rate at each number of tokens up to `most_tokens`; the number of requests has no influence."""
-        look_up = _floor if self.lookup == "floor" else _linear
-        return [look_up(self.tokens, self.steps_per_second, count) for count in range(most_tokens + 1)]
+        look_up = self.floor if self.lookup == "floor" else self.interpolated
+        return [look_up(count) for count in range(most_tokens + 1)]
+
+    def floor(self, tokens: int) -> float:
+        """Return the rate of the largest measured size at or below `tokens`, whatever `lookup` says."""
+        return _floor(self.tokens, self.steps_per_second, tokens)
+
+    def interpolated(self, tokens: int) -> float:
+        """Return the rate at `tokens` on the line between two measured sizes, whatever `lookup` says."""
+        return _linear(self.tokens, self.steps_per_second, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +159,22 @@ def read_rates(path: str | Path) -> StepRates:
     raise ConfigError(
         f"step rates in {place}: wanted the key 'sample_batch_tokens' or 'bias_seconds', got {', '.join(sorted(data))}"
     )
+
+
+def packaged_rates(name: str) -> StepRates:
+    """Return step rates that come with this package, by name; each file states where its numbers were measured.
+
+    ``deepseek-v4.1-flash_mi355x_tp4``: whole steps of full width on four MI355X, 6 to 1536 tokens (A18).
+
+    Raises:
+        ConfigError: no packaged table has this name.
+    """
+    folder = Path(__file__).parent / "sps_tables"
+    names = sorted(place.stem for place in folder.glob("*.json"))
+    if name not in names:
+        wanted = ", ".join(names)
+        raise ConfigError(f"no packaged step rates are named {name!r}: wanted {wanted}{did_you_mean(name, names)}")
+    return read_rates(folder / f"{name}.json")
 
 
 def _numbers(data: dict[str, Any], key: str) -> tuple[float, ...]:
