@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dspark_ops.decode.sps import MeasuredRates
+from dspark_ops.decode.sps import MeasuredRates, StepRates
 from dspark_ops.errors import ConfigError, ContractError
 
 __all__ = [
@@ -97,7 +97,7 @@ class VerifyWidthPolicy:
     (grammars, log-probabilities) take the full width without asking.
 
     Args:
-        rates: measured step rates by number of tokens.
+        rates: measured step rates by number of tokens (`MeasuredRates`).
         full: rows of the full width, the anchor included.
         extra: narrower widths that are ready to be used, each 2 to full - 1.
         forced: width that is always chosen; 0: none.
@@ -113,7 +113,7 @@ class VerifyWidthPolicy:
     Source: A18, C1.11.3.
     """
 
-    def __init__(self, rates: MeasuredRates, full: int, extra: Sequence[int] = (2, 3), forced: int = 0) -> None:
+    def __init__(self, rates: StepRates, full: int, extra: Sequence[int] = (2, 3), forced: int = 0) -> None:
         if not isinstance(rates, MeasuredRates):
             raise ConfigError(
                 f"step rates of the verify width are {type(rates).__name__}: wanted rates by number of tokens; a sum "
