@@ -10,6 +10,7 @@ from typing import Any
 
 from dspark_ops import contracts as _contracts
 from dspark_ops.binding.bound import BoundOps, Function
+from dspark_ops.binding.checked import checked_part, device_type
 from dspark_ops.binding.targets import check_signature, refuse_hint, resolve
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.errors import BindingError
@@ -19,12 +20,14 @@ from dspark_ops.selection.problem import Problem
 from dspark_ops.selection.rows import rows_of
 
 
-def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None) -> BoundOps:
+def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None, check: bool = False) -> BoundOps:
     """Return the callables that a plan chose, imported, checked against their contracts and prepared.
 
     Args:
         plan: what to bind.
         contracts: returns an operator's contract by name; by default `dspark_ops.contracts.get`.
+        check: wrap every operator, and every part of one that is composed, in a check of its arguments (see
+            `dspark_ops.binding.checked`): for tests and debugging, since it reads values back from the device.
 
     Raises:
         BindingError: a kernel cannot be imported or prepared, its signature is not the contract's, or the plan was made
@@ -35,7 +38,7 @@ def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None) -> B
             f"the plan is for a simulated {plan.device.arch.name} ({plan.device.name}), whose kernels cannot run here: "
             f"plan for dspark_ops.probe(), or for Device.simulate('cpu')"
         )
-    work = _Binding(plan, contracts or _contracts.get)
+    work = _Binding(plan, contracts or _contracts.get, check)
     tables: dict[str, dict[str, dict[int, Function]]] = {}
     for selection in plan.selections:
         for choice in selection.choices:
@@ -48,7 +51,7 @@ def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None) -> B
             function = work.function(contract, selection.problem, choice)
             by_rows.update(dict.fromkeys(rows_of(choice.rows), function))
         tables.setdefault(selection.operator, {})[selection.site] = by_rows
-    return BoundOps.freeze(plan, tables, {name: work.contracts(name) for name in tables})
+    return BoundOps.freeze(plan, tables, {name: work.contracts(name) for name in tables}, check)
 
 
 @dataclass(slots=True)
@@ -57,8 +60,10 @@ class _Binding:
 
     plan: Plan
     contracts: Callable[[str], Contract]
+    check: bool = False
     functions: dict[str, Function] = field(default_factory=dict)
     composed: dict[tuple[Any, ...], Function] = field(default_factory=dict)
+    checks: dict[tuple[Any, ...], Function] = field(default_factory=dict)
     preparations: dict[tuple[str, str], tuple[Candidate, Problem, list[int]]] = field(default_factory=dict)
     prepared: dict[tuple[str, str], Function] = field(default_factory=dict)
 
@@ -90,15 +95,25 @@ class _Binding:
     def function(self, contract: Contract, problem: Problem, choice: Choice) -> Function:
         """Return the callable of one choice: what its kernel's preparation returned for the site, else its target."""
         if choice.parts and contract.decomposition:
-            parts = {
-                part.operator: self.function(self.contract(part), part.problem, part.choices[0])
-                for part in choice.parts
-            }
+            parts = {part.operator: self.part(contract, part) for part in choice.parts}
             key = (contract.name, *parts.values())
             if key not in self.composed:
                 self.composed[key] = partial(contract.decomposition.compose, SimpleNamespace(**parts))
             return self.composed[key]
         return self.prepared.get((choice.kernel.id, problem.site), self.functions[choice.kernel.id])
+
+    def part(self, whole: Contract, part: Selection) -> Function:
+        """Return the callable of one part of a fused operator, checked if that is asked for."""
+        contract, choice = self.contract(part), part.choices[0]
+        function = self.function(contract, part.problem, choice)
+        if not self.check:
+            return function
+        # One wrapper per callable: sites that share their parts go on sharing their composition.
+        key = (whole.name, contract.name, choice.kernel.id, function)
+        if key not in self.checks:
+            where = device_type(self.plan.device)
+            self.checks[key] = checked_part(contract, function, choice.kernel.id, whole.name, where)
+        return self.checks[key]
 
     def prepare(self) -> None:
         """Call what compiles and allocates ahead of the first call, once per kernel and site; keep what it returns."""

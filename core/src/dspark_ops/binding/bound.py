@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
+from dspark_ops.binding.checked import checked, device_type
 from dspark_ops.binding.dispatch import row_dispatch
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.errors import BindingError, UnplannedRowsError
 from dspark_ops.selection.plan import Plan
-from dspark_ops.selection.rows import rows_of
+from dspark_ops.selection.rows import rows_of, rows_text
 from dspark_ops.suggest import did_you_mean
 
 Function = Callable[..., Any]
@@ -57,18 +58,26 @@ class BoundOps(OpsView):
     ``ops.argmax_rows`` is the kernel's own function where one kernel serves every row count at every site. Where
     kernels differ by row count it is a function that looks at its argument's shape, and raises `UnplannedRowsError` for
     a count that is not planned. Where sites differ, ask through `at`.
+
+    Bound with ``check=True``, every operator is a function that checks its arguments and raises `ContractError`.
     """
 
-    __slots__ = ("_contracts", "_plan", "_tables")
+    __slots__ = ("_check", "_contracts", "_plan", "_tables")
     _plan: Plan
     _tables: Mapping[str, Table]
     _contracts: Mapping[str, Contract]
+    _check: bool
 
     @classmethod
-    def freeze(cls, plan: Plan, tables: Mapping[str, Table], contracts: Mapping[str, Contract]) -> BoundOps:
-        """Return the frozen operators of a plan from their callables by operator, site and row count."""
-        functions, missing = _select(plan, tables, contracts, site=None, rows=None)
-        return _frozen(cls, functions, missing, _plan=plan, _tables=tables, _contracts=contracts)
+    def freeze(
+        cls, plan: Plan, tables: Mapping[str, Table], contracts: Mapping[str, Contract], check: bool = False
+    ) -> BoundOps:
+        """Return the frozen operators of a plan from their callables by operator, site and row count.
+
+        With `check`, every operator checks its arguments before it calls one of them.
+        """
+        functions, missing = _select(plan, tables, contracts, check, site=None, rows=None)
+        return _frozen(cls, functions, missing, _plan=plan, _tables=tables, _contracts=contracts, _check=check)
 
     @property
     def plan(self) -> Plan:
@@ -98,7 +107,7 @@ class BoundOps(OpsView):
             raise UnplannedRowsError(
                 f"{rows} rows are not planned, planned are {self._plan.rows}: plan again with rows that include {rows}"
             )
-        functions, missing = _select(self._plan, self._tables, self._contracts, site=site, rows=rows)
+        functions, missing = _select(self._plan, self._tables, self._contracts, self._check, site=site, rows=rows)
         return _frozen(OpsView, functions, missing)
 
 
@@ -122,7 +131,13 @@ def _refusal(text: str) -> property:
 
 
 def _select(
-    plan: Plan, tables: Mapping[str, Table], contracts: Mapping[str, Contract], *, site: str | None, rows: int | None
+    plan: Plan,
+    tables: Mapping[str, Table],
+    contracts: Mapping[str, Contract],
+    check: bool,
+    *,
+    site: str | None,
+    rows: int | None,
 ) -> tuple[dict[str, Function], dict[str, str]]:
     """Return one callable per operator, and for operators that have none here the text that says why."""
     functions: dict[str, Function] = {}
@@ -137,9 +152,18 @@ def _select(
         if any(by_rows != here[0] for by_rows in here):
             missing[name] = _differs(plan, name)
             continue
+        if check:
+            functions[name] = _checked(plan, contracts[name], site or next(iter(table)), here[0])
+            continue
         distinct = list(dict.fromkeys(here[0].values()))
         functions[name] = distinct[0] if len(distinct) == 1 else row_dispatch(contracts[name], here[0], plan.rows)
     return functions, missing
+
+
+def _checked(plan: Plan, contract: Contract, site: str, by_rows: Mapping[int, Function]) -> Function:
+    selection = next(item for item in plan.of(contract.name) if item.site == site)
+    kernels = {count: choice.kernel.id for count, choice in selection.by_rows.items() if count in by_rows}
+    return checked(contract, by_rows, kernels, planned=rows_text([*kernels]), device_type=device_type(plan.device))
 
 
 def _differs(plan: Plan, operator: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops.contracts.exactness import Exactness
+from dspark_ops.contracts.values import Values
 
 if TYPE_CHECKING:
     from dspark_ops.contracts.model_shapes import ModelShapes
@@ -29,6 +30,7 @@ class Argument:
         optional: may be None, which is then the default.
         written: is modified in place.
         doc: what it holds.
+        values: the values that it may hold, where others could make an implementation touch foreign memory.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Argument:
     optional: bool = False
     written: bool = False
     doc: str = ""
+    values: Values | None = None
 
     @property
     def default(self) -> Any:
@@ -56,6 +59,8 @@ class Option:
         default: default in the signature; `REQUIRED` if the caller must give it.
         choices: admitted values; empty if any value of the type will do.
         doc: what it means, with its unit.
+        values: the numbers that it may be; None leaves that to the reference.
+        optional: None is admitted, as it is where it is the default.
     """
 
     name: str
@@ -63,6 +68,8 @@ class Option:
     default: Any = REQUIRED
     choices: tuple[Any, ...] = ()
     doc: str = ""
+    values: Values | None = None
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,14 +189,21 @@ class Plan:
 
         return explain(self, operator)
 
-    def bind(self, *, contracts: Callable[[str], Contract] | None = None) -> BoundOps:
+    def bind(self, *, contracts: Callable[[str], Contract] | None = None, check: bool = False) -> BoundOps:
         """Return the chosen callables, imported and prepared; see `dspark_ops.binding.bind`.
+
+        Args:
+            contracts: returns an operator's contract by name; by default `dspark_ops.contracts.get`.
+            check: every operator checks its arguments against the contract before it runs, values included. For tests
+                and debugging: it reads values back from the device. Without it a bound operator is the kernel itself.
 
         Raises:
             BindingError: a kernel cannot be imported or prepared, or its signature is not the contract's.
         """
         # By name, because binding is a layer above: plans are made, read and compared without it.
-        bound: BoundOps = importlib.import_module("dspark_ops.binding").bind(self, contracts=contracts)
+        bound: BoundOps = importlib.import_module("dspark_ops.binding").bind(
+            self, contracts=contracts, check=check
+        )
         return bound
 
     def __eq__(self, other: object) -> bool:
