@@ -30,7 +30,7 @@ def test_nothing_is_read_back_to_the_host(name: str) -> None:
     # meta tensors have no values: reading one, or a result whose size depends on one, raises
     contract = contracts.get(name)
     cases = list(contract.cases("small", 0))
-    for case in cases[:: 1 + len(cases) // 10]:
+    for case in cases[len(cases) // 10 :: 1 + len(cases) // 6]:
         inputs = on_meta(case.inputs)
         returned = contract.reference(**inputs)
         made = returned if isinstance(returned, tuple) else (returned,)
