@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="numbers need torch")
@@ -19,7 +21,7 @@ NAMES = [
 def test_the_reference_runs_on_tensors_that_hold_no_values(name: str) -> None:
     # a tensor of the meta device has a shape and nothing to read: a hidden read raises
     contract = get(name)
-    for case in contract.cases("small", 0):
+    for case in islice(contract.cases("small", 0), 24):
         inputs = {
             key: value.to("meta") if isinstance(value, torch.Tensor) else value for key, value in case.inputs.items()
         }

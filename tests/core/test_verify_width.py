@@ -292,12 +292,12 @@ def test_decisions_equal_those_of_a_policy_that_keeps_only_the_record(extra: tup
     histogram, feed, other_feed = WidthHistogram(policy.widths), WidthFeed(policy), WidthFeed(twin)
     random = Random(seed)
     chosen = []
-    for step in range(600):
-        requests = random.choice((1, 8, 32, 96))
+    for step in range(400):
+        requests = random.choice((1, 8, 32, 48))
         width = policy.choose(requests)
         assert width == naive.choose(requests) == twin.choose(requests)
         chosen.append(width)
-        chance = 0.4 + 0.5 * (step // 150 % 2)
+        chance = 0.4 + 0.5 * (step // 100 % 2)
         lens = []
         for _ in range(requests):
             accepted = 0
