@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="numbers need torch")
 
-from dspark_ops.contracts.activation import silu_mul_clamp  # noqa: E402
+from dspark_ops.conformance.numbers import check_numbers  # noqa: E402
+from dspark_ops.contracts import get  # noqa: E402
+from dspark_ops.contracts.activation import (  # noqa: E402
+    silu_mul_clamp,
+    silu_mul_clamp_fp8_grid,
+    silu_mul_clamp_mxfp8,
+)
+from dspark_ops.contracts.quantize import fp8_grid_round, mx_dequantize  # noqa: E402
+from dspark_ops.errors import ContractError  # noqa: E402
 
 
 def activate(gate: list[float], up: list[float], **options: object) -> list[float]:
@@ -48,3 +58,40 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
     gate_up = torch.randn(33, 2 * 37, generator=torch.Generator().manual_seed(1)) * 4
     whole = silu_mul_clamp(gate_up)
     assert all(torch.equal(whole[row : row + 1], silu_mul_clamp(gate_up[row : row + 1])) for row in range(33))
+
+
+@pytest.mark.parametrize("width", [32, 288, 576, 1024, 1056, 2304])
+def test_both_quantised_forms_are_made_of_the_activation_as_rounded_to_bfloat16(width: int) -> None:
+    gate_up = (torch.randn(5, 2 * width, generator=torch.Generator().manual_seed(2)) * 6).bfloat16()
+    y, grid = silu_mul_clamp_fp8_grid(gate_up)
+    same, codes, scales = silu_mul_clamp_mxfp8(gate_up)
+    assert torch.equal(y, silu_mul_clamp(gate_up)) and torch.equal(same, y)
+    assert torch.equal(grid, fp8_grid_round(y))
+    assert torch.equal(grid.float(), mx_dequantize(codes, scales))
+    assert scales.shape == (5, width // 32)
+
+
+def test_the_limit_reaches_the_quantised_forms() -> None:
+    gate_up = torch.full((1, 64), 12.0).bfloat16()
+    assert silu_mul_clamp_fp8_grid(gate_up)[0][0, 0].item() == 100.0
+    assert silu_mul_clamp_fp8_grid(gate_up, None)[1][0, 0].item() == 144.0
+    _, codes, scales = silu_mul_clamp_mxfp8(gate_up, 1.0)
+    assert mx_dequantize(codes, scales)[0, 0].item() == pytest.approx(0.731, rel=2**-4)
+
+
+def test_a_group_of_zeros_has_the_scale_of_the_floor() -> None:
+    _, codes, scales = silu_mul_clamp_mxfp8(torch.zeros(1, 128).bfloat16())
+    assert scales.tolist() == [[85, 85]] and codes.float().abs().max().item() == 0
+
+
+def test_halves_that_are_no_whole_groups_are_refused() -> None:
+    with pytest.raises(ContractError, match="whole groups of 32, got 48"):
+        silu_mul_clamp_fp8_grid(torch.zeros(1, 96).bfloat16())
+
+
+@pytest.mark.parametrize("name", ["silu_mul_clamp_fp8_grid", "silu_mul_clamp_mxfp8"])
+def test_the_quantised_references_and_their_parts_meet_every_small_case(name: str) -> None:
+    contract = get(name)
+    assert check_numbers(contract, contract.reference) == []
+    ops = SimpleNamespace(**{part: get(part).reference for part in contract.decomposition.parts})
+    assert check_numbers(contract, partial(contract.decomposition.compose, ops)) == []

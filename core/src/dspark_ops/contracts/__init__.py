@@ -55,6 +55,8 @@ _FAMILIES: Final = (
     "quantize",
     "index_store",
     "rope_tail",
+    "mhc_fused",
+    "projection",
     "mla_schedule",
     "varctx",
     "candidates",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
-from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Semantic, Site
-from dspark_ops.contracts.exactness import ulp
+from dspark_ops.contracts.contract import Argument, Case, Contract, Decomposition, Option, Output, Semantic, Site
+from dspark_ops.contracts.exactness import bitwise_given, ulp
+from dspark_ops.contracts.quantize import fp8_grid_quantize, fp8_grid_round
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +40,67 @@ def silu_mul_clamp(gate_up: Tensor, limit: float | None = 10.0) -> Tensor:
     return (gate / (1 + power) * up).to(gate_up.dtype)
 
 
+def silu_mul_clamp_fp8_grid(gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor]:
+    """Return what `silu_mul_clamp` returns, and that rounded to the fp8 grid of each 32 columns.
+
+    Args:
+        gate_up: [M, 2 * I] bfloat16, last stride 1, I divisible by 32; finite values.
+        limit: the clamp, or None for no clamp.
+
+    Returns:
+        y and grid, [M, I] bfloat16 each.
+
+    Raises:
+        ContractError: I is no multiple of 32.
+
+    Source: A9 (mode fp8_grid), A0.2. What is put on the grid is `y` as rounded to bfloat16; it is returned so that this
+    can be checked. Exponentials to either base will do for `y`.
+    """
+    y = silu_mul_clamp(gate_up, limit)
+    return y, fp8_grid_round(y)
+
+
+def silu_mul_clamp_mxfp8(gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `silu_mul_clamp` returns, and its fp8 grid codes and scale bytes, row after row.
+
+    Args:
+        gate_up: [M, 2 * I] bfloat16, last stride 1, I divisible by 32; finite values.
+        limit: the clamp, or None for no clamp.
+
+    Returns:
+        y [M, I] bfloat16, codes [M, I] float8_e4m3fn, scales [M, I / 32] uint8.
+
+    Raises:
+        ContractError: I is no multiple of 32.
+
+    Source: A9 (mode mxfp8), A0.2: the scale rule is the grid's, with its floor, and not that of `mxfp8_quantize`.
+    """
+    y = silu_mul_clamp(gate_up, limit)
+    return y, *fp8_grid_quantize(y)
+
+
+def _compose_grid(ops: Any, gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor]:
+    y = ops.silu_mul_clamp(gate_up, limit)
+    return y, ops.fp8_grid_round(y)
+
+
+def _compose_mxfp8(ops: Any, gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor, Tensor]:
+    y = ops.silu_mul_clamp(gate_up, limit)
+    return y, *ops.fp8_grid_quantize(y)
+
+
+def _grid_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
+    return fp8_grid_round(outputs["y"])
+
+
+def _codes_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
+    return fp8_grid_quantize(outputs["y"])[0]
+
+
+def _scales_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
+    return fp8_grid_quantize(outputs["y"])[1]
+
+
 def _cases(scale: str, seed: int) -> Iterator[Case]:
     generator = torch.Generator().manual_seed(seed)
     sizes = ((1, 32), (3, 288), (24, 96), (2, 1056)) if scale == "small" else ((1, 576), (24, 576), (128, 2304))
@@ -61,6 +123,17 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
     edges = torch.tensor([[9.9375, 10.0, 10.0625, -10.0, -10.0625, 10.0, -10.0, 10.0625, -10.0625, 10.0]])
     yield Case("at the limit and one step beyond", {"gate_up": edges.bfloat16()})
     yield Case("no rows", {"gate_up": torch.empty(0, 64)}, {"output": torch.empty(0, 32)})
+
+
+def _quantised_cases(scale: str, seed: int) -> Iterator[Case]:
+    """Yield the finite bfloat16 inputs of `silu_mul_clamp` that are whole groups of 32 wide, and quiet groups."""
+    for case in _cases(scale, seed):
+        gate_up = case.inputs["gate_up"].bfloat16() if case.name.endswith("zeros") else case.inputs["gate_up"]
+        if gate_up.dtype == torch.bfloat16 and gate_up.shape[1] % 64 == 0:
+            yield Case(case.name, {**case.inputs, "gate_up": gate_up})
+    tiny = torch.tensor([1e-20, 1e-6, -60.0, 3.0]).repeat_interleave(32).repeat(2, 2)
+    yield Case("groups that are nearly zero beside others", {"gate_up": tiny.bfloat16()})
+    yield Case("no rows in bfloat16", {"gate_up": tiny[:0].bfloat16()})
 
 
 def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
@@ -89,4 +162,41 @@ SILU_MUL_CLAMP = Contract(
     semantics=(Semantic("nan", "propagate", ("propagate", "dropped"), "what a NaN gives"),),
 )
 
-CONTRACTS = (SILU_MUL_CLAMP,)
+_GATE_UP = Argument("gate_up", ("M", "2*I"), ("bfloat16",), strides="unit_last", doc="gate, then up")
+_ACTIVATED = Output("y", ("M", "I"), "bfloat16", ulp(2), "activated rows")
+
+SILU_MUL_CLAMP_FP8_GRID = Contract(
+    name="silu_mul_clamp_fp8_grid",
+    summary="Clamped SwiGLU of the two halves of each row, plain and on the fp8 grid.",
+    source="A9, A0.2",
+    phases=("draft", "verify"),
+    parameters=(_GATE_UP, SILU_MUL_CLAMP.parameters[1]),
+    outputs=(_ACTIVATED, Output("grid", ("M", "I"), "bfloat16", bitwise_given("y"), "y on the grid")),
+    rows="M",
+    reference=silu_mul_clamp_fp8_grid,
+    cases=_quantised_cases,
+    sites=_sites,
+    decomposition=Decomposition(("silu_mul_clamp", "fp8_grid_round"), _compose_grid),
+    rules={"grid": _grid_of_y},
+)
+
+SILU_MUL_CLAMP_MXFP8 = Contract(
+    name="silu_mul_clamp_mxfp8",
+    summary="Clamped SwiGLU of the two halves of each row, plain and as fp8 codes with scale bytes.",
+    source="A9, A0.2",
+    phases=("draft", "verify"),
+    parameters=(_GATE_UP, SILU_MUL_CLAMP.parameters[1]),
+    outputs=(
+        _ACTIVATED,
+        Output("codes", ("M", "I"), "float8_e4m3fn", bitwise_given("y"), "its codes"),
+        Output("scales", ("M", "I/32"), "uint8", bitwise_given("y"), "its scale bytes"),
+    ),
+    rows="M",
+    reference=silu_mul_clamp_mxfp8,
+    cases=_quantised_cases,
+    sites=_sites,
+    decomposition=Decomposition(("silu_mul_clamp", "fp8_grid_quantize"), _compose_mxfp8),
+    rules={"codes": _codes_of_y, "scales": _scales_of_y},
+)
+
+CONTRACTS = (SILU_MUL_CLAMP, SILU_MUL_CLAMP_FP8_GRID, SILU_MUL_CLAMP_MXFP8)
