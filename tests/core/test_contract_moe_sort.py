@@ -205,6 +205,14 @@ def test_sizes_that_do_not_fit_are_refused(sizes: tuple, options: dict, text: st
         moe_sort(ids, torch.zeros(sizes), **{"experts": 4, "model_dim": 8, **options})
 
 
+def test_slots_from_128_on_use_the_sign_bit_of_the_word() -> None:
+    ids = torch.arange(200, dtype=torch.int32).view(1, 200)
+    mask = torch.zeros(200, dtype=torch.int32)
+    mask[[3, 180]] = 1
+    entries, *_ = moe_sort(ids, torch.ones(1, 200), 200, 8, 2, expert_mask=mask)
+    assert [entry & 0xFFFFFFFF for entry in entries[:4].tolist()] == [0x03000000, 0xC8000001, 0xB4000000, 0xC8000001]
+
+
 def test_too_many_rows_are_refused() -> None:
     ids = torch.zeros(1, dtype=torch.int32).expand(2**24, 1)
     with pytest.raises(ContractError, match="16777216 rows"):

@@ -92,7 +92,9 @@ def moe_sort(
     length = rows * top_k + experts * block_size - top_k
     # pairs without an expert all go to one place behind the end
     place = torch.where(group[order] == experts, length, place)
-    sorted_ids = torch.full((length + 1,), (top_k << 24) | rows, dtype=torch.int32, device=device)
+    # a word of 128 slots or more has its sign bit set
+    sentinel = ((top_k << 24) | rows) - (1 << 32 if top_k >= 128 else 0)
+    sorted_ids = torch.full((length + 1,), sentinel, dtype=torch.int32, device=device)
     sorted_ids[place] = (((order % top_k) << 24) | (order // top_k)).int()
     sorted_weights = torch.zeros(length + 1, dtype=torch.float32, device=device)
     sorted_weights[place] = topk_weights.reshape(-1)[order]
