@@ -1,11 +1,12 @@
 """Is greedy DSpark output equal to plain greedy decoding? The whole grid, on held-out prompts, once.
 
-    python benchmarks/losslessness.py [--workers 2] [--output benchmarks/results/losslessness.json]
+    python benchmarks/losslessness.py [--workers 2] [--minutes 30] [--output benchmarks/results/losslessness.json]
 
 Every cell of gamma 1 to 7 x batch 1 and 4 x four schedules with the model's own drafter, and of gamma x batch with a
 drafter that is always wrong and one that is always right, decodes 50 held-out prompts for 128 tokens and compares each
-token with plain decoding of the same prompt, one request at a time. A run that is stopped goes on where it was: cells
-that the output file holds for the same weights, prompts and code version are not run again. Needs the shipped model.
+token with plain decoding of the same prompt, one request at a time. A run that is stopped goes on where it was, on
+another machine too: cells that the output file holds for the same weights, prompts and code version are not run again,
+and each cell names the machine it ran on. Needs the shipped model.
 
 Speeds are those of the machine while it does this, with `--workers` processes side by side: for orientation only.
 """
@@ -18,6 +19,7 @@ import hashlib
 import itertools
 import json
 import multiprocessing
+import multiprocessing.pool
 import os
 import platform
 import sys
@@ -122,6 +124,8 @@ class Bench:
             "seconds": round(metrics.seconds, 2),
             "tokens_per_second": round(metrics.tokens_per_second, 1),
             "plan": self.model.plan(cell.gamma).digest,
+            "processor": _processor(),
+            "torch": version("torch"),
         }
 
 
@@ -135,6 +139,13 @@ def _start(prompts: int, tokens: int, plain: Sequence[str]) -> None:
 
 def _run(cell: Cell) -> tuple[Cell, dict[str, Any]]:
     return cell, _BENCH[0].run(cell)
+
+
+def _plain(number: int) -> tuple[tuple[int, ...], float]:
+    """Return the plain continuation of one prompt, and the seconds that it took."""
+    bench = _BENCH[0]
+    found = decode_plain(bench.model, [bench.requests[number]], DecodeOptions(max_batch=1, ignore_eos=True))
+    return found.results[0].tokens, found.metrics.seconds
 
 
 def subject(prompts: int, tokens: int) -> dict[str, Any]:
@@ -185,7 +196,7 @@ def summary(record: dict[str, Any], cells: int) -> dict[str, Any]:
     }
 
 
-def with_plain(path: Path, prompts: int, tokens: int, fresh: bool) -> dict[str, Any]:
+def with_plain(path: Path, prompts: int, tokens: int, workers: int, fresh: bool) -> dict[str, Any]:
     """Return the record to go on with: the one in the file, or a new one with the plain tokens."""
     about = subject(prompts, tokens)
     if path.exists() and not fresh:
@@ -193,21 +204,25 @@ def with_plain(path: Path, prompts: int, tokens: int, fresh: bool) -> dict[str, 
         if record["subject"] == about:
             return record
         sys.exit(f"{path} is about other weights, prompts or code: give --fresh to start anew, or another --output")
-    bench = Bench.prepared(prompts, tokens, ())
     print(f"plain decoding of {prompts} prompts x {tokens} tokens ...", flush=True)
-    found = decode_plain(bench.model, bench.requests, DecodeOptions(max_batch=1, ignore_eos=True))
+    with _pool(workers, (prompts, tokens, ())) as pool:
+        found = pool.map(_plain, range(prompts), chunksize=1)
     record = {
         "subject": about,
         "machine": machine(),
         "summary": {},
         "plain": {
-            "tokens_per_second": round(found.metrics.tokens_per_second, 1),
-            "tokens": [" ".join(map(str, result.tokens)) for result in found.results],
+            "tokens_per_second": round(prompts * (tokens - 1) / sum(seconds for _, seconds in found), 1),
+            "tokens": [" ".join(map(str, row)) for row, _ in found],
         },
         "cells": [],
     }
     write(path, record)
     return record
+
+
+def _pool(workers: int, setup: tuple[int, int, Sequence[str]]) -> multiprocessing.pool.Pool:
+    return multiprocessing.get_context("spawn").Pool(max(1, workers), _start, setup)
 
 
 def main() -> int:
@@ -216,17 +231,18 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--workers", type=int, default=1, help="processes, one thread each")
     parser.add_argument("--most-cells", type=int, default=0, help="stop after so many cells; 0 runs all")
+    parser.add_argument("--minutes", type=float, default=0, help="stop after about so long; 0 has no limit")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "losslessness.json")
     parser.add_argument("--fresh", action="store_true", help="forget what the output file holds")
     arguments = parser.parse_args()
     cells = list(grid())
-    record = with_plain(arguments.output, arguments.prompts, arguments.tokens, arguments.fresh)
+    record = with_plain(arguments.output, arguments.prompts, arguments.tokens, arguments.workers, arguments.fresh)
     keys = [field for field in asdict(cells[0])]
     done = {Cell(**{key: entry[key] for key in keys}) for entry in record["cells"]}
     left = [cell for cell in cells if cell not in done]
     left = left[: arguments.most_cells] if arguments.most_cells else left
     began, setup = time.perf_counter(), (arguments.prompts, arguments.tokens, record["plain"]["tokens"])
-    with multiprocessing.get_context("spawn").Pool(max(1, arguments.workers), _start, setup) as pool:
+    with _pool(arguments.workers, setup) as pool:
         for count, (cell, entry) in enumerate(pool.imap_unordered(_run, left), 1):
             record["cells"] = sorted([*record["cells"], entry], key=lambda item: [str(item[key]) for key in keys])
             record["summary"] = summary(record, len(cells))
@@ -238,6 +254,8 @@ def main() -> int:
                 f"about {minutes:.0f} min left",
                 flush=True,
             )
+            if 0 < arguments.minutes * 60 < time.perf_counter() - began:
+                break
     print(json.dumps(record["summary"]))
     return 0 if all(entry["identical"] == entry["prompts"] for entry in record["cells"]) else 1
 
