@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Argument, Case, Contract, Decomposition, Option, Output, Semantic, Site
 from dspark_ops.contracts.exactness import bitwise_given, ulp
-from dspark_ops.contracts.quantize import fp8_grid_quantize, fp8_grid_round
+from dspark_ops.contracts.quantize import fp8_grid_quantize, fp8_grid_round, fp8_grid_rules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,18 +89,6 @@ def _compose_mxfp8(ops: Any, gate_up: Tensor, limit: float | None = 10.0) -> tup
     return y, *ops.fp8_grid_quantize(y)
 
 
-def _grid_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
-    return fp8_grid_round(outputs["y"])
-
-
-def _codes_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
-    return fp8_grid_quantize(outputs["y"])[0]
-
-
-def _scales_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
-    return fp8_grid_quantize(outputs["y"])[1]
-
-
 def _cases(scale: str, seed: int) -> Iterator[Case]:
     generator = torch.Generator().manual_seed(seed)
     sizes = ((1, 32), (3, 288), (24, 96), (2, 1056)) if scale == "small" else ((1, 576), (24, 576), (128, 2304))
@@ -177,7 +165,7 @@ SILU_MUL_CLAMP_FP8_GRID = Contract(
     cases=_quantised_cases,
     sites=_sites,
     decomposition=Decomposition(("silu_mul_clamp", "fp8_grid_round"), _compose_grid),
-    rules={"grid": _grid_of_y},
+    rules=fp8_grid_rules("y"),
 )
 
 SILU_MUL_CLAMP_MXFP8 = Contract(
@@ -196,7 +184,7 @@ SILU_MUL_CLAMP_MXFP8 = Contract(
     cases=_quantised_cases,
     sites=_sites,
     decomposition=Decomposition(("silu_mul_clamp", "fp8_grid_quantize"), _compose_mxfp8),
-    rules={"codes": _codes_of_y, "scales": _scales_of_y},
+    rules=fp8_grid_rules("y"),
 )
 
 CONTRACTS = (SILU_MUL_CLAMP, SILU_MUL_CLAMP_FP8_GRID, SILU_MUL_CLAMP_MXFP8)

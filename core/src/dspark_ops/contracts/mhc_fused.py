@@ -6,7 +6,7 @@ never compared between two ways of summing (choice 12).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
@@ -14,7 +14,7 @@ from dspark_ops.contracts.contract import Argument, Case, Contract, Decompositio
 from dspark_ops.contracts.exactness import bitwise, bitwise_given, ulp
 from dspark_ops.contracts.mhc import MHC_COMBINE_NORM, MHC_POST, mhc_combine_norm, mhc_post
 from dspark_ops.contracts.numerics import rms_norm
-from dspark_ops.contracts.quantize import fp8_grid_round, mxfp8_quantize
+from dspark_ops.contracts.quantize import fp8_grid_round, fp8_grid_rules, mxfp8_quantize, mxfp8_rules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -150,18 +150,6 @@ def _compose_fp8_grid(
     return new_residual, combined, normed, ops.fp8_grid_round(normed)
 
 
-def _q_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
-    return mxfp8_quantize(outputs["y"])[0]
-
-
-def _scales_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
-    return mxfp8_quantize(outputs["y"])[1]
-
-
-def _grid_of_normed(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
-    return fp8_grid_round(outputs["normed"])
-
-
 def _post_combine_cases(scale: str, seed: int) -> Iterator[Case]:
     generator = torch.Generator().manual_seed(seed + 1)
     for case in MHC_POST.cases(scale, seed):
@@ -223,7 +211,7 @@ MHC_COMBINE_NORM_MXFP8 = Contract(
     cases=MHC_COMBINE_NORM.cases,
     sites=_sites,
     decomposition=Decomposition(("mhc_combine_norm", "mxfp8_quantize"), _compose_mxfp8),
-    rules={"q": _q_of_y, "scales": _scales_of_y},
+    rules=mxfp8_rules("y"),
 )
 
 MHC_POST_COMBINE = Contract(
@@ -270,7 +258,7 @@ MHC_POST_COMBINE_NORM_FP8_GRID = Contract(
     cases=_norm_cases,
     sites=_sites,
     decomposition=Decomposition(("mhc_post_combine_norm", "fp8_grid_round"), _compose_fp8_grid),
-    rules={"grid": _grid_of_normed},
+    rules=fp8_grid_rules("normed"),
 )
 
 CONTRACTS = (MHC_COMBINE_NORM_MXFP8, MHC_POST_COMBINE, MHC_POST_COMBINE_NORM, MHC_POST_COMBINE_NORM_FP8_GRID)

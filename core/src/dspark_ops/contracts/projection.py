@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.contracts import numerics
 from dspark_ops.contracts.contract import Argument, Case, Contract, Decomposition, Output, Site
 from dspark_ops.contracts.exactness import bitwise_given, relative
-from dspark_ops.contracts.quantize import GROUP, fp8_grid_quantize, mx_dequantize, mxfp8_quantize
+from dspark_ops.contracts.quantize import GROUP, fp8_grid_quantize, mx_dequantize, mxfp8_quantize, mxfp8_rules
 from dspark_ops.contracts.rope import ROPE_WO_A, rope_wo_a
 from dspark_ops.errors import ContractError
 
@@ -79,14 +79,6 @@ def main_projection(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     return (rows.double() @ values.double().t()).float().bfloat16()
 
 
-def _q_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
-    return mxfp8_quantize(outputs["y"])[0]
-
-
-def _scales_of_y(inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Tensor:
-    return mxfp8_quantize(outputs["y"])[1]
-
-
 def _wo_a_cases(scale: str, seed: int) -> Iterator[Case]:
     """Yield the inputs of `rope_wo_a`, with as many copies of each weight's rows as whole groups of 32 need."""
     for case in ROPE_WO_A.cases(scale, seed):
@@ -136,7 +128,7 @@ ROPE_WO_A_MXFP8 = Contract(
     cases=_wo_a_cases,
     sites=ROPE_WO_A.sites,
     decomposition=Decomposition(("rope_wo_a", "mxfp8_quantize"), _compose_wo_a),
-    rules={"q": _q_of_y, "scales": _scales_of_y},
+    rules=mxfp8_rules("y"),
 )
 
 MAIN_PROJECTION = Contract(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.contracts import numerics
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dspark_ops.contracts.model_shapes import ModelShapes
+
+    Rule = Callable[[Mapping[str, Any], Mapping[str, Any]], Tensor]
 
 GROUP = 32
 ROUNDINGS = ("rne", "half_down")
@@ -116,6 +119,23 @@ def fp4_quantize_rows(x: Tensor, rounding: str = "rne") -> tuple[Tensor, Tensor]
     codes = numerics.e2m1_encode_ties_to_even(scaled) if to_even else numerics.e2m1_encode_ties_to_smaller(scaled)
     payload = numerics.pack_nibbles(numerics.e2m1_without_minus_zero(codes).flatten(1))
     return payload, pack_scale_word(byte)
+
+
+def mxfp8_rules(given: str) -> dict[str, Rule]:
+    """Return the rules of a fused operator whose `q` and `scales` are the MXFP8 of its own output `given`."""
+    return {
+        "q": lambda inputs, outputs: mxfp8_quantize(outputs[given])[0],
+        "scales": lambda inputs, outputs: mxfp8_quantize(outputs[given])[1],
+    }
+
+
+def fp8_grid_rules(given: str) -> dict[str, Rule]:
+    """Return the rules of a fused operator that puts its own output `given` on the fp8 grid, as values or as codes."""
+    return {
+        "grid": lambda inputs, outputs: fp8_grid_round(outputs[given]),
+        "codes": lambda inputs, outputs: fp8_grid_quantize(outputs[given])[0],
+        "scales": lambda inputs, outputs: fp8_grid_quantize(outputs[given])[1],
+    }
 
 
 def pack_scale_word(byte: Tensor) -> Tensor:
