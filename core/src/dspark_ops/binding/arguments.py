@@ -170,17 +170,21 @@ def check_values(contract: Contract, arguments: Mapping[str, Any], sizes: Mappin
         value, rule = arguments[parameter.name], parameter.values
         if rule is None or value is None:
             continue
-        try:
-            least, most = (None if bound is None else evaluate(bound, names) for bound in (rule.least, rule.most))
-            counts = evaluate(rule.leading, names) if rule.leading else None
-        except KeyError:  # the bound is a size of an argument that is not given
-            continue
+        least, most = _bound(rule.least, names), _bound(rule.most, names)
+        counts = _bound(rule.leading, names) if rule.leading else None
         bounds = _Bounds(None if least is None else math.ceil(least), None if most is None else math.floor(most))
         if isinstance(parameter, Option):
             if value not in rule.also and not bounds.hold(value):
                 raise Refused(f"option {parameter.name}: wanted {_rule_text(rule, bounds)}, got {value}")
         elif value.numel():
             _check_elements(parameter.name, value, rule, bounds, counts)
+
+
+def _bound(formula: int | str | None, names: Mapping[str, Any]) -> Any:
+    """Return the value of a formula; None if there is none, or if it names an argument that is not given."""
+    if formula is None or (isinstance(formula, str) and unknown_names(formula, names)):
+        return None
+    return evaluate(formula, names)
 
 
 def _check_elements(name: str, value: Tensor, rule: Values, bounds: _Bounds, counts: Any) -> None:

@@ -9,6 +9,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.contracts.argmax import ARGMAX_ROWS, argmax_rows
 from dspark_ops.contracts.contract import Argument, Case, Contract, Decomposition, Output, Site
 from dspark_ops.contracts.exactness import bitwise
+from dspark_ops.contracts.values import between
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -223,7 +224,7 @@ _CANDIDATES = Argument(
     "candidates", ("B", "W"), ("int64",), strides="unit_last", doc="anchor and drafts; -1 = no draft"
 )
 _VERIFY_LENS = Argument(
-    "verify_lens", ("B",), ("int32", "int64"), optional=True, doc="rows verified, anchor included; 0 = padded request"
+    "verify_lens", ("B",), ("int32", "int64"), optional=True, doc="rows verified; 0 = padding", values=between(0, "W")
 )
 _PREFIX_LENS = Argument("prefix_lens", ("B",), ("int64", "int32"), doc="committed positions before the step")
 _ACCEPTED = (
@@ -260,7 +261,7 @@ ACCEPT_FINALIZE = Contract(
     source="N11.3, N11.4, A13, C2.5",
     phases=("verify",),
     parameters=(
-        Argument("correct_len", ("B",), ("int32",), doc="accepted drafts; -1 = padded request"),
+        Argument("correct_len", ("B",), ("int32",), doc="accepted drafts; -1 = padding", values=between(-1, "G")),
         Argument("bonus", ("B",), ("int64",), doc="token after them"),
         Argument("cap_trim", ("B",), ("int32",), doc="drafts cut by the schedule, for reports"),
         Argument("drafts", ("B", "G"), ("int64",), strides="unit_last", doc="the drafts, without the anchor"),

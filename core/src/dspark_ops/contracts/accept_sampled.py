@@ -9,6 +9,7 @@ from dspark_ops.contracts._accept_sampled_cases import cases
 from dspark_ops.contracts.contract import Argument, Contract, Option, Output, Site
 from dspark_ops.contracts.draws import inverse_cdf
 from dspark_ops.contracts.exactness import bitwise
+from dspark_ops.contracts.values import between
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -169,7 +170,14 @@ ACCEPT_SAMPLED = Contract(
         Argument("draft_probs", ("B", "G", "V"), ("float32",), strides="unit_last", doc="laws of the drafts"),
         Argument("accept_uniforms", ("B", "G"), ("float32",), doc="one per draft, in [0, 1)"),
         Argument("final_uniforms", ("B",), ("float32",), doc="one per request, in [0, 1)"),
-        Argument("verify_lens", ("B",), ("int32", "int64"), optional=True, doc="rows verified; 0 = padded request"),
+        Argument(
+            "verify_lens",
+            ("B",),
+            ("int32", "int64"),
+            optional=True,
+            doc="rows verified; 0 = padded request",
+            values=between(0, "W"),
+        ),
         Option("variant", "str", "token", ("token", "block"), "test of one draft after the other, or of the block"),
         Option("trim", "str", "fresh", ("fresh", "boundary"), "final token of a block that the schedule cut"),
     ),

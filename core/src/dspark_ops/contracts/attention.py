@@ -9,6 +9,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import absolute, relative
 from dspark_ops.contracts.layouts import KV_LAYOUTS, page_layout
+from dspark_ops.contracts.values import between
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -180,11 +181,11 @@ SPARSE_MLA_DECODE = Contract(
         Argument("q", ("T", "A", "D"), ("bfloat16",), doc="rotated queries"),
         Argument("cache", ("*", "*"), ("uint8",), layouts=KV_LAYOUTS, doc="pages of bytes"),
         Argument("indices", ("T", "W"), ("int32",), strides="unit_last", doc="cache slots, -1 for none"),
-        Argument("lengths", ("T",), ("int32",), optional=True, doc="columns that count"),
+        Argument("lengths", ("T",), ("int32",), optional=True, doc="columns that count", values=between(0, "W")),
         Argument("sink", ("A",), ("float32",), optional=True, doc="logit that joins the denominator only"),
         Argument("extra_cache", ("*", "*"), ("uint8",), layouts=KV_LAYOUTS, optional=True, doc="compressed entries"),
         Argument("extra_indices", ("T", "X"), ("int32",), strides="unit_last", optional=True, doc="their slots"),
-        Argument("extra_lengths", ("T",), ("int32",), optional=True, doc="columns that count"),
+        Argument("extra_lengths", ("T",), ("int32",), optional=True, doc="columns that count", values=between(0, "X")),
         Option("page_size", "int", 64, doc="slots of a page of cache"),
         Option("extra_page_size", "int", 64, doc="slots of a page of extra_cache"),
         Option("layout", "str", "kv_v4", KV_LAYOUTS, doc="page layout of both caches"),

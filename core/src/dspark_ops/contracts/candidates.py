@@ -9,6 +9,7 @@ from dspark_ops.contracts._candidate_cases import block_cases, length_cases
 from dspark_ops.contracts.contract import Argument, Contract, Option, Output, Semantic, Site
 from dspark_ops.contracts.exactness import bitwise
 from dspark_ops.contracts.ordering import order_by_score
+from dspark_ops.contracts.values import between
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _block_options(shapes: ModelShapes) -> dict[str, int]:
     return {"topk_blocks": shapes.candidate_topk_blocks, "block_size": shapes.candidate_block_size}
 
 
-_SEQ_LENS = Argument("seq_lens", ("R",), ("int32",), doc="visible entries of each row")
+_SEQ_LENS = Argument("seq_lens", ("R",), ("int32",), doc="visible entries of each row", values=between(0, "logits[1]"))
 _TOPK_BLOCKS = Option("topk_blocks", "int", 2048, doc="blocks that a row keeps at most")
 _BLOCK_SIZE = Option("block_size", "int", 8, doc="entries of a block")
 

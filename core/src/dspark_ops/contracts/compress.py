@@ -16,6 +16,7 @@ from dspark_ops.contracts.exactness import bitwise, bitwise_given, ulp
 from dspark_ops.contracts.layouts import KV_LAYOUTS, page_layout
 from dspark_ops.contracts.numerics import fp4_fake_quant_e4m3_scale, rms_norm
 from dspark_ops.contracts.rope import rotate, rotations
+from dspark_ops.contracts.values import index_into
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -232,7 +233,9 @@ def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
 
 _WEIGHT = Argument("weight", ("D",), ("bfloat16",), doc="weight of the norm")
 _FREQS = Argument("freqs", ("*", "P"), ("float32",), doc="table of rotations, interleaved")
-_POSITIONS = Argument("positions", ("N",), ("int64", "int32"), doc="position of each token")
+_POSITIONS = Argument(
+    "positions", ("N",), ("int64", "int32"), doc="position of each token", values=index_into("freqs[0]")
+)
 _OUT_LOC = Argument("out_loc", ("N",), ("int64", "int32"), doc="full slot of each token; 0 for a padded row")
 _CACHE = Argument("cache", ("*", "*"), ("uint8",), layouts=KV_LAYOUTS, written=True, doc="pages of bytes")
 _PAGE_SIZE = Option("page_size", "int", doc="slots of a page of cache, a power of two")
@@ -266,7 +269,7 @@ COMPRESS_C2 = Contract(
         Argument("kv_score", ("N", "2*D"), ("float32",), doc="values, then scores"),
         Argument("state", ("*", "2*D"), ("float32",), written=True, doc="ring of raw projections per request"),
         *(_WEIGHT, _FREQS, _POSITIONS),
-        Argument("requests", ("N",), ("int64",), doc="ring of each row"),
+        Argument("requests", ("N",), ("int64",), doc="ring of each row", values=index_into("state[0]/ring_size")),
         *(_OUT_LOC, _CACHE, _PAGE_SIZE),
         Option("ring_size", "int", doc="rows of a request in state"),
         Option("form", "str", "decode", FORMS, doc="how rows follow each other"),

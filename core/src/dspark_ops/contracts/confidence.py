@@ -140,7 +140,7 @@ CONFIDENCE_SURVIVAL = Contract(
         Argument("hidden", ("R", "G", "D"), ("bfloat16",), strides="unit_last", doc="reduced state before the norm"),
         Argument("previous", ("R", "G"), ("int64",), doc="token before each draft"),
         Argument("embed", ("V", "M"), ("bfloat16", "float32"), doc="Markov embedding"),
-        Argument("weight", (1, "D+M"), ("float32",), doc="head weight; [1, D] without the Markov half"),
+        Argument("weight", (1, "*"), ("float32",), doc="head weight of D+M columns, or of D without the Markov half"),
         Argument("bias", (1,), ("float32",), optional=True, doc="head bias"),
         Argument("temperatures", ("G",), ("float32",), optional=True, doc="temperature by position"),
     ),

@@ -10,6 +10,7 @@ from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Outp
 from dspark_ops.contracts.exactness import relative
 from dspark_ops.contracts.layouts import page_layout
 from dspark_ops.contracts.numerics import round_bf16
+from dspark_ops.contracts.values import between, index_into
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -143,8 +144,21 @@ INDEX_SCORES = Contract(
         Argument("q", ("T", "A", "D"), ("bfloat16",), doc="queries on the fp4 grid"),
         Argument("weights", ("T", "A"), ("bfloat16", "float32"), doc="weights of the heads"),
         Argument("cache", ("*", "*"), ("uint8",), layouts=("index_k_page68",), doc="pages of index keys"),
-        Argument("page_table", ("T", "*"), ("int32",), strides="unit_last", doc="pages of each row"),
-        Argument("lengths", ("T",), ("int32",), doc="entries that the row may see"),
+        Argument(
+            "page_table",
+            ("T", "*"),
+            ("int32",),
+            strides="unit_last",
+            doc="pages of each row",
+            values=index_into("cache[0]", leading="lengths/page_size"),
+        ),
+        Argument(
+            "lengths",
+            ("T",),
+            ("int32",),
+            doc="entries that the row may see",
+            values=between(0, "page_table[1]*page_size"),
+        ),
         Option("page_size", "int", doc="slots of a page, a power of two"),
         Option("numerics", "str", "bf16_steps", NUMERICS, "what is rounded to bfloat16"),
         Option("layout", "str", "index_k_page68", ("index_k_page68",), "page layout of cache"),

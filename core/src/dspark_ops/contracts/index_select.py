@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dspark_ops._lazy import torch
@@ -9,6 +10,7 @@ from dspark_ops.contracts._index_select_cases import filter_cases, finish_cases,
 from dspark_ops.contracts.contract import Argument, Contract, Option, Output, Semantic, Site
 from dspark_ops.contracts.exactness import bitwise
 from dspark_ops.contracts.ordering import order_by_score
+from dspark_ops.contracts.values import between
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -189,7 +191,7 @@ def _page_sites(shapes: ModelShapes) -> tuple[Site, ...]:
 
 
 _SCORES = Argument("scores", ("R", "*"), ("float32",), strides="unit_last", doc="index scores")
-_LENGTHS = Argument("lengths", ("R",), ("int32",), doc="visible columns")
+_LENGTHS = Argument("lengths", ("R",), ("int32",), doc="visible columns", values=between(0, None))
 _INDICES = Argument("indices", ("R", "K"), ("int32", "int64"), strides="unit_last", doc="chosen columns")
 _PAGE_TABLE = Argument("page_table", ("R", "*"), ("int32",), strides="unit_last", doc="pages of each row's cache")
 _PAGE_SIZE = Option("page_size", "int", doc="entries of a page")
@@ -200,7 +202,7 @@ TOPK_ROWS = Contract(
     source="N10.6, O03",
     phases=("verify",),
     parameters=(
-        *(_SCORES, _LENGTHS),
+        *(_SCORES, replace(_LENGTHS, values=between(0, "scores[1]"))),
         Option("top_k", "int", doc="columns chosen"),
         Option("order", "str", "position", ORDERS, "how they are listed"),
     ),

@@ -12,6 +12,7 @@ from dspark_ops.contracts.index_layouts import INDEX_K_SPLIT, INDEX_LAYOUTS
 from dspark_ops.contracts.layouts import INDEX_K_PAGE68
 from dspark_ops.contracts.numerics import fp4_fake_quant_ue8m0_scale, rms_norm
 from dspark_ops.contracts.rope import rope_table, rotate, rotations
+from dspark_ops.contracts.values import index_into
 from dspark_ops.errors import ContractError
 from dspark_ops.suggest import did_you_mean
 
@@ -157,7 +158,13 @@ INDEX_K_STORE = Contract(
     parameters=(
         Argument("k", ("N", "D"), ("bfloat16",), strides="unit_last", doc="index keys"),
         Argument("freqs", ("*", "P"), ("float32",), doc="table of rotations, interleaved"),
-        Argument("positions", ("N",), ("int64", "int32"), doc="position of each entry's completing token"),
+        Argument(
+            "positions",
+            ("N",),
+            ("int64", "int32"),
+            doc="position of each entry's completing token",
+            values=index_into("freqs[0]"),
+        ),
         Argument("out_loc", ("N",), ("int64", "int32"), doc="cache slot of each entry"),
         Argument("cache", ("*", "*"), ("uint8",), layouts=INDEX_LAYOUTS, written=True, doc="pages of bytes"),
         Option("page_size", "int", doc="slots of a page"),

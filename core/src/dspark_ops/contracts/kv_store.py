@@ -12,6 +12,7 @@ from dspark_ops.contracts.exactness import mismatch
 from dspark_ops.contracts.layouts import KV_LAYOUTS, page_layout
 from dspark_ops.contracts.numerics import rms_norm, round_bf16
 from dspark_ops.contracts.rope import rope_table, rotate, rotations
+from dspark_ops.contracts.values import index_into
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ K_NORM_ROPE_STORE = Contract(
         Argument("kv", ("B", "D"), ("bfloat16",), strides="unit_last", doc="latent rows"),
         Argument("weight", ("D",), ("bfloat16",), doc="weight of the norm"),
         Argument("freqs", ("*", "P"), ("float32",), doc="table of rotations, interleaved"),
-        Argument("positions", ("B",), ("int64", "int32"), doc="position of each row"),
+        Argument("positions", ("B",), ("int64", "int32"), doc="position of each row", values=index_into("freqs[0]")),
         Argument("out_loc", ("B",), ("int32",), doc="cache slot of each row; negative writes nothing"),
         Argument("cache", ("*", "*"), ("uint8",), layouts=KV_LAYOUTS, written=True, doc="pages of bytes"),
         Option("page_size", "int", doc="slots of a page, a power of two"),

@@ -8,6 +8,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.contracts._mla_schedule_cases import sched_meta_cases
 from dspark_ops.contracts.contract import Argument, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import bitwise
+from dspark_ops.contracts.values import between
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -159,14 +160,21 @@ MLA_SCHED_META = Contract(
     source="N4",
     phases=("verify", "draft"),
     parameters=(
-        Argument("lengths", ("B",), ("int32",), doc="entries of each request"),
+        Argument("lengths", ("B",), ("int32",), doc="entries of each request", values=between(0, None)),
         Argument("meta", ("*", 8), ("int32",), written=True, doc="one record per part"),
         Argument("num_splits", ("B+1",), ("int32",), written=True, doc="splits of the requests before each"),
-        Argument("extra_lengths", ("B",), ("int32",), optional=True, doc="entries of the second cache"),
+        Argument(
+            "extra_lengths",
+            ("B",),
+            ("int32",),
+            optional=True,
+            doc="entries of the second cache",
+            values=between(0, None),
+        ),
         Option("extra_topk", "int", 0, doc="columns of the second cache; 0 for none"),
         Option("form", "str", "sparse", FORMS, "whether a length of 0 counts as 1"),
         Option("overhead", "int", 5, doc="cost of one more request or split, in blocks"),
-        Option("block_size", "int", 64, doc="entries of a block"),
+        Option("block_size", "int", 64, doc="entries of a block", values=between(1, None)),
     ),
     outputs=(
         Output("meta", ("*", 8), "int32", bitwise(), "work record of each part; word 7 is 0"),

@@ -9,6 +9,7 @@ from dspark_ops.contracts import _moe_ids_cases as cases
 from dspark_ops.contracts.contract import Argument, Contract, Decomposition, Option, Output, Site
 from dspark_ops.contracts.exactness import bitwise, bitwise_given, ulp
 from dspark_ops.contracts.moe import MOE_GATE_TOPK, moe_gate_topk
+from dspark_ops.contracts.values import between, index_into
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -208,7 +209,10 @@ PACK_TOPK_IDS = Contract(
     summary="Expert ids and bfloat16 weights, one 32-bit word per choice.",
     source="N2, O06",
     phases=("draft", "verify"),
-    parameters=(Argument("ids", ("M", "K"), ("int32", "int64"), doc="expert ids, -32768 to 32767"), _WEIGHTS),
+    parameters=(
+        Argument("ids", ("M", "K"), ("int32", "int64"), doc="expert ids", values=between(_LEAST_ID, _MOST_ID)),
+        _WEIGHTS,
+    ),
     outputs=(Output("output", ("M", "K"), "int32", bitwise(), "(id << 16) | bfloat16 bits"),),
     rows="M",
     reference=pack_topk_ids,
@@ -246,7 +250,7 @@ MOE_GATE_HASH = Contract(
     parameters=(
         Argument("logits", ("M", "E"), ("float32", "bfloat16", "float16"), strides="any", doc="router logits"),
         Argument("input_ids", ("M",), ("int64", "int32"), doc="tokens; outside the table = padding"),
-        Argument("table", ("V", "K"), ("int32",), doc="experts of each token"),
+        Argument("table", ("V", "K"), ("int32",), doc="experts of each token", values=index_into("E")),
         Option("renorm_eps", "float", 1e-20, doc="added to the sum of the scores"),
         Option("pad_id", "int", -1, doc="id of padded rows"),
         Argument("num_valid", (1,), ("int32",), optional=True, doc="rows from it on are padding"),

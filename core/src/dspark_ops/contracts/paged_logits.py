@@ -11,6 +11,7 @@ from dspark_ops.contracts.exactness import relative
 from dspark_ops.contracts.index_layouts import INDEX_K_SPLIT
 from dspark_ops.contracts.index_scores import head_sum
 from dspark_ops.contracts.numerics import e2m1_decode, ue8m0_decode, unpack_nibbles
+from dspark_ops.contracts.values import between, index_into
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -122,9 +123,11 @@ PAGED_MQA_LOGITS_FP4 = Contract(
         Argument("q_scale", ("B", "N", 1, 4, 16, "S"), ("uint8",), doc="scale bytes by group, head % 16, head // 16"),
         Argument("kv", ("*", 1, 4, 64, 16), ("uint8",), layouts=_SPLIT, doc="packed keys by page and group"),
         Argument("kv_scale", ("*", 1, 4, 64), ("uint8",), layouts=_SPLIT, doc="their scale bytes, slots permuted"),
-        Argument("block_tables", ("B", "*"), ("int32",), doc="pages of each request"),
+        Argument("block_tables", ("B", "*"), ("int32",), doc="pages of each request", values=index_into("kv[0]")),
         Argument("weights", ("B*N", "H"), ("bfloat16",), doc="weights of the heads"),
-        Argument("context_lens", ("B",), ("int32",), doc="keys of each request"),
+        Argument(
+            "context_lens", ("B",), ("int32",), doc="keys of each request", values=between(0, "block_tables[1]*64")
+        ),
         Option("max_seq_len", "int", doc="columns of the result"),
         Option("weight_scale", "float", 1.0, doc="factor of the result"),
         Argument("cta_info", ("P", 4), ("int32",), optional=True, doc="work list of varctx_schedule"),

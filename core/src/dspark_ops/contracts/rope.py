@@ -14,6 +14,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import relative, ulp
 from dspark_ops.contracts.numerics import fma
+from dspark_ops.contracts.values import index_into
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def _wo_a_cases(scale: str, seed: int) -> Iterator[Case]:
 
 _PHASES = ("verify", "draft")
 _FREQS = Argument("freqs", ("*", "P"), ("float32",), doc="table of rotations, interleaved")
-_POSITIONS = Argument("positions", ("T",), ("int64", "int32"), doc="position of each row, below the table's length")
+_POSITIONS = Argument("positions", ("T",), ("int64", "int32"), doc="position of a row", values=index_into("freqs[0]"))
 
 
 def _q_sites(shapes: ModelShapes) -> tuple[Site, ...]:

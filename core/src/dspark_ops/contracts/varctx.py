@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import bitwise
+from dspark_ops.contracts.values import between
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ VARCTX_SCHEDULE = Contract(
     source="A17a",
     phases=("verify",),
     parameters=(
-        Argument("context_lens", ("B",), ("int32",), doc="tokens of each request"),
+        Argument("context_lens", ("B",), ("int32",), doc="tokens of each request", values=between(0, None)),
         Option("block_k", "int", doc="tokens of a chunk"),
         Option("programs", "int", doc="number of programs"),
         Option("max_seq_len", "int", doc="tokens of the longest context"),
