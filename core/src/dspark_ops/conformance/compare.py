@@ -137,11 +137,12 @@ def _ordered(values: Tensor) -> Tensor:
 
 def _show(values: Tensor, place: int) -> str:
     value = values.reshape(-1)[place]
+    if values.dtype == torch.bool:
+        return str(value.item())
     digits = 2 * value.element_size()
-    if not values.is_floating_point():
-        return f"{value.item()}"
-    raw = _bits(value.reshape(1)).item() & ((1 << (4 * digits)) - 1)
-    return f"{float(value):.9g} (0x{raw:0{digits}x})"
+    raw = int(_bits(value.reshape(1)).item()) & ((1 << (4 * digits)) - 1)
+    decimal = f"{float(value):.9g}" if values.is_floating_point() else str(value.item())
+    return f"{decimal} (0x{raw:0{digits}x})"
 
 
 def _type_name(value: Any) -> str:
