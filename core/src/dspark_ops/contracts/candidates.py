@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dspark_ops._lazy import torch
@@ -151,7 +152,7 @@ CANDIDATE_LENGTHS = Contract(
     source="A15, N10.5",
     phases=("verify",),
     parameters=(
-        _SEQ_LENS, _TOPK_BLOCKS, _BLOCK_SIZE,
+        replace(_SEQ_LENS, values=between(0, None)), _TOPK_BLOCKS, _BLOCK_SIZE,
         Option("exact_tail", "bool", False, doc="count only the visible entries of the newest block"),
     ),
     outputs=(
