@@ -56,7 +56,7 @@ def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None, chec
 
 @dataclass(slots=True)
 class _Binding:
-    """One run of binding: each target is imported once, and each kernel prepared once per site."""
+    """One run of binding: each target is imported once, and each kernel prepared once per site and sizes."""
 
     plan: Plan
     contracts: Callable[[str], Contract]
@@ -64,8 +64,8 @@ class _Binding:
     functions: dict[str, Function] = field(default_factory=dict)
     composed: dict[tuple[Any, ...], Function] = field(default_factory=dict)
     checks: dict[tuple[Any, ...], Function] = field(default_factory=dict)
-    preparations: dict[tuple[str, str], tuple[Candidate, Problem, list[int]]] = field(default_factory=dict)
-    prepared: dict[tuple[str, str], Function] = field(default_factory=dict)
+    preparations: dict[tuple[Any, ...], tuple[Candidate, Problem, list[int]]] = field(default_factory=dict)
+    prepared: dict[tuple[Any, ...], Function] = field(default_factory=dict)
 
     def contract(self, selection: Selection) -> Contract:
         """Return the contract of a selection, in the version that was planned for."""
@@ -89,7 +89,7 @@ class _Binding:
             check_signature(function, contract, kernel.id)
             self.functions[kernel.id] = function
         if kernel.prepare:
-            _, _, rows = self.preparations.setdefault((kernel.id, problem.site), (kernel, problem, []))
+            _, _, rows = self.preparations.setdefault((kernel.id, problem.place), (kernel, problem, []))
             rows.extend(rows_of(choice.rows))
 
     def function(self, contract: Contract, problem: Problem, choice: Choice) -> Function:
@@ -100,7 +100,7 @@ class _Binding:
             if key not in self.composed:
                 self.composed[key] = partial(contract.decomposition.compose, SimpleNamespace(**parts))
             return self.composed[key]
-        return self.prepared.get((choice.kernel.id, problem.site), self.functions[choice.kernel.id])
+        return self.prepared.get((choice.kernel.id, problem.place), self.functions[choice.kernel.id])
 
     def part(self, whole: Contract, part: Selection) -> Function:
         """Return the callable of one part of a fused operator, checked if that is asked for."""
@@ -116,7 +116,7 @@ class _Binding:
         return self.checks[key]
 
     def prepare(self) -> None:
-        """Call what compiles and allocates ahead of the first call, once per kernel and site; keep what it returns."""
+        """Call what compiles and allocates beforehand, once per kernel, site and sizes; keep what it returns."""
         for key, (kernel, problem, rows) in self.preparations.items():
             prepare = resolve(kernel.prepare, kernel.id, problem.operator)
             try:

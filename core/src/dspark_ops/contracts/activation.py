@@ -140,7 +140,7 @@ SILU_MUL_CLAMP = Contract(
     phases=("draft", "verify"),
     parameters=(
         Argument("gate_up", ("M", "2*I"), ("bfloat16", "float16", "float32"), strides="unit_last", doc="gate, then up"),
-        Option("limit", "float", 10.0, doc="clamp of both halves; None = no clamp"),
+        Option("limit", "float", 10.0, doc="clamp of both halves; None = no clamp", optional=True),
     ),
     outputs=(Output("output", ("M", "I"), "like gate_up", ulp(2), "activated rows"),),
     rows="M",
@@ -164,7 +164,9 @@ SILU_MUL_CLAMP_FP8_GRID = Contract(
     reference=silu_mul_clamp_fp8_grid,
     cases=_quantised_cases,
     sites=_sites,
-    decomposition=Decomposition(("silu_mul_clamp", "fp8_grid_round"), _compose_grid),
+    decomposition=Decomposition(
+        ("silu_mul_clamp", "fp8_grid_round"), _compose_grid, axes={"fp8_grid_round": {"K": "I"}}
+    ),
     rules=fp8_grid_rules("y"),
 )
 
@@ -183,7 +185,9 @@ SILU_MUL_CLAMP_MXFP8 = Contract(
     reference=silu_mul_clamp_mxfp8,
     cases=_quantised_cases,
     sites=_sites,
-    decomposition=Decomposition(("silu_mul_clamp", "fp8_grid_quantize"), _compose_mxfp8),
+    decomposition=Decomposition(
+        ("silu_mul_clamp", "fp8_grid_quantize"), _compose_mxfp8, axes={"fp8_grid_quantize": {"K": "I"}}
+    ),
     rules=fp8_grid_rules("y"),
 )
 

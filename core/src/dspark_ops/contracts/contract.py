@@ -141,11 +141,14 @@ class Decomposition:
             bound parts. It returns what the operator returns.
         rows: per part, its row count as a product of the operator's own axes, such as ``"B*W"``, where it is not simply
             the operator's row count.
+        axes: per part, its static axes whose size here is not that of the part's own site, each as a product of the
+            operator's own axes, such as ``{"K": "G*R"}``.
     """
 
     parts: tuple[str, ...]
     compose: Callable[..., Any]
     rows: Mapping[str, str] = field(default_factory=dict)
+    axes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

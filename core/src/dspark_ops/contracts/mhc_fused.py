@@ -210,7 +210,9 @@ MHC_COMBINE_NORM_MXFP8 = Contract(
     reference=mhc_combine_norm_mxfp8,
     cases=MHC_COMBINE_NORM.cases,
     sites=_sites,
-    decomposition=Decomposition(("mhc_combine_norm", "mxfp8_quantize"), _compose_mxfp8),
+    decomposition=Decomposition(
+        ("mhc_combine_norm", "mxfp8_quantize"), _compose_mxfp8, axes={"mxfp8_quantize": {"K": "H"}}
+    ),
     rules=mxfp8_rules("y"),
 )
 
@@ -257,7 +259,9 @@ MHC_POST_COMBINE_NORM_FP8_GRID = Contract(
     reference=mhc_post_combine_norm_fp8_grid,
     cases=_norm_cases,
     sites=_sites,
-    decomposition=Decomposition(("mhc_post_combine_norm", "fp8_grid_round"), _compose_fp8_grid),
+    decomposition=Decomposition(
+        ("mhc_post_combine_norm", "fp8_grid_round"), _compose_fp8_grid, axes={"fp8_grid_round": {"K": "H"}}
+    ),
     rules=fp8_grid_rules("normed"),
 )
 

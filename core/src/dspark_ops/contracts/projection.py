@@ -127,7 +127,7 @@ ROPE_WO_A_MXFP8 = Contract(
     reference=rope_wo_a_mxfp8,
     cases=_wo_a_cases,
     sites=ROPE_WO_A.sites,
-    decomposition=Decomposition(("rope_wo_a", "mxfp8_quantize"), _compose_wo_a),
+    decomposition=Decomposition(("rope_wo_a", "mxfp8_quantize"), _compose_wo_a, axes={"mxfp8_quantize": {"K": "G*R"}}),
     rules=mxfp8_rules("y"),
 )
 

@@ -11,6 +11,7 @@ from dspark_ops.contracts.exactness import bitwise
 from dspark_ops.contracts.numerics import fp4_fake_quant_e4m3_scale, fp4_fake_quant_ue8m0_scale, round_bf16
 from dspark_ops.contracts.quantize import fp4_quantize_rows
 from dspark_ops.contracts.rope import rotations
+from dspark_ops.contracts.values import index_into
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -200,7 +201,16 @@ ROPE_TAIL_COPY = Contract(
     parameters=(
         Argument("q", ("T", "A", "D"), ("bfloat16",), strides="any", doc="heads"),
         Argument("out", ("T", "A", "D"), ("bfloat16",), strides="any", written=True, doc="heads after rotation"),
-        *(_TABLE, _POSITIONS, _INVERSE),
+        _TABLE,
+        Argument(
+            "positions",
+            ("T",),
+            ("int64", "int32"),
+            optional=True,
+            doc="position of each row",
+            values=index_into("freqs[0]"),
+        ),
+        _INVERSE,
     ),
     outputs=(Output("out", ("T", "A", "D"), "bfloat16", bitwise(), "all elements written"),),
     rows="T",

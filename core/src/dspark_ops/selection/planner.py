@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dspark_ops.api.kernel import Package, Traits
 from dspark_ops.api.reason import Ineligible, Reason, ReasonCode
@@ -16,7 +17,7 @@ from dspark_ops.selection.evaluate import Evaluation, Finding, Question, counts_
 from dspark_ops.selection.explain import nothing_serves
 from dspark_ops.selection.plan import Choice, Plan, Refusal, Selection
 from dspark_ops.selection.policy import operator_policy
-from dspark_ops.selection.problem import Problem, part_rows
+from dspark_ops.selection.problem import Problem, part_problem, part_rows
 from dspark_ops.selection.rank import preference, rank
 from dspark_ops.selection.registry import Registry
 from dspark_ops.selection.requirements import PackageCheck
@@ -105,7 +106,7 @@ class _Planning:
     contracts: Mapping[str, Contract]
     packages: PackageCheck
     package_reasons: dict[Package, Reason | None] = field(default_factory=dict)
-    known: dict[tuple[str, str, tuple[int, ...]], tuple[Outcome, ...]] = field(default_factory=dict)
+    known: dict[tuple[Any, ...], tuple[Outcome, ...]] = field(default_factory=dict)
 
     def check_settings(self) -> None:
         """Refuse settings of unknown operators, and pins that name no candidate."""
@@ -136,7 +137,7 @@ class _Planning:
 
     def outcomes(self, question: Question) -> tuple[Outcome, ...]:
         """Return what serves a question, as a partition of its row counts, by lowest row count."""
-        key = (question.contract.name, question.problem.site, question.rows)
+        key = (question.contract.name, question.problem.place, question.rows)
         if key not in self.known:
             self.known[key] = tuple(self._decide(question))
         return self.known[key]
@@ -184,7 +185,8 @@ class _Planning:
                 findings.append(Finding(reason, question.everywhere))
                 continue
             rows = part_rows(question.contract, name, question.problem, question.rows)
-            part_question = self.question(contract, Problem.at(contract, site), rows)
+            problem = part_problem(question.contract, contract, site, question.problem)
+            part_question = self.question(contract, problem, rows)
             part = _Part(part_question, self.outcomes(part_question))
             parts.append(part)
             for item in part.outcomes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dspark_ops.contracts.contract import REQUIRED, Contract, Site
@@ -47,6 +47,11 @@ class Problem:
             options=defaults | semantics | dict(site.options) | dict(site.semantics),
         )
 
+    @property
+    def place(self) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """Name of the place and sizes of its axes: a part of a fused operator has other sizes than its own site."""
+        return self.site, tuple(sorted(self.axes.items()))
+
     def with_rows(self, symbol: str, count: int) -> Problem:
         """Return these facts with the size of the rows axis."""
         axes = {**self.axes, symbol: count}
@@ -66,13 +71,36 @@ def part_rows(whole: Contract, part: str, problem: Problem, rows: tuple[int, ...
         ValueError: the decomposition names an axis that is neither the whole's rows axis nor fixed at its site.
     """
     product = whole.decomposition.rows.get(part, whole.rows) if whole.decomposition else whole.rows
-    factor = 1
+    static = "*".join(symbol for symbol in product.split("*") if symbol != whole.rows)
+    factor = _size(whole, part, problem, static) if static else 1
+    return tuple(count * factor for count in rows)
+
+
+def part_problem(whole: Contract, part: Contract, site: Site, problem: Problem) -> Problem:
+    """Return what a part of a fused operator is asked: the facts of its own site, with the sizes it has in the whole.
+
+    Args:
+        whole: contract of the fused operator.
+        part: contract of the part.
+        site: the part's own site.
+        problem: the fused operator's problem.
+
+    Raises:
+        ValueError: the decomposition names an axis that is not fixed at the whole's site.
+    """
+    own = Problem.at(part, site)
+    sizes = whole.decomposition.axes.get(part.name, {}) if whole.decomposition else {}
+    found = {symbol: _size(whole, part.name, problem, product) for symbol, product in sizes.items()}
+    return replace(own, axes={**own.axes, **found})
+
+
+def _size(whole: Contract, part: str, problem: Problem, product: str) -> int:
+    """Return the size of a product of axes that are fixed at the whole's site."""
+    size = 1
     for symbol in product.split("*"):
-        if symbol == whole.rows:
-            continue
         if symbol not in problem.axes:
             raise ValueError(
-                f"{whole.name}: part {part} has {product} rows, but site {problem.site} fixes no axis {symbol}"
+                f"{whole.name}: part {part} has a size of {product}, but site {problem.site} fixes no axis {symbol}"
             )
-        factor *= problem.axes[symbol]
-    return tuple(count * factor for count in rows)
+        size *= problem.axes[symbol]
+    return size
