@@ -13,10 +13,12 @@ from dspark_ops.selection.problem import Problem
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SITE", "axes_of", "complete", "dtype_name", "facts_of", "outside", "rows_of_inputs", "stride_form"]
+__all__ = ["SITE", "STRIDE_FORMS", "axes_of", "complete", "dtype_name", "facts_of", "outside", "rows_of_inputs", "stride_form"]
 
 #: Name of the place that a case stands for.
 SITE = "conformance"
+#: From the strictest to the loosest; a tensor of one form is of every later form too.
+STRIDE_FORMS = ("contiguous", "unit_last", "any")
 
 
 def facts_of(contract: Contract, inputs: Mapping[str, Any], rules: Mapping[str, str] | None = None) -> Problem:

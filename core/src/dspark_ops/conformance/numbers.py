@@ -15,7 +15,7 @@ from dspark_ops.errors import EvidenceError
 if TYPE_CHECKING:
     from dspark_ops.contracts.contract import Contract, Output
 
-__all__ = ["Adapt", "Failure", "check_case", "check_numbers", "outputs_of", "reference_outputs"]
+__all__ = ["Adapt", "Failure", "check_case", "check_numbers", "counted_rows", "outputs_of", "reference_outputs"]
 
 Adapt = Callable[[Mapping[str, Any]], "Mapping[str, Any] | None"]
 
@@ -199,7 +199,7 @@ def _compare(
     findings = []
     value, before = got.get(name), inputs.get(name)
     if rows is not None:
-        value, target = (_counted(contract, output, one, rows) for one in (value, target))
+        value, target = (counted_rows(contract, output, one, rows) for one in (value, target))
         before = None
     mismatch = compare(value, target, exact, before=before)
     if mismatch is not None:
@@ -211,7 +211,7 @@ def _compare(
     return findings
 
 
-def _counted(contract: Contract, output: Output, value: Any, rows: Any) -> Any:
+def counted_rows(contract: Contract, output: Output, value: Any, rows: Any) -> Any:
     """Return the rows of an output that are not padding; an output without rows counts as a whole."""
     from dspark_ops.conformance.reshape import row_dimension
 

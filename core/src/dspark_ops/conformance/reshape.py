@@ -53,7 +53,8 @@ def resized(contract: Contract, inputs: Inputs, axis: str, size: int) -> dict[st
                 return None
             else:
                 tensor = tensor.index_select(dimension, torch.arange(target) % have)
-        result[argument.name] = tensor
+        # A cut must not change what a region sees of the strides.
+        result[argument.name] = tensor.contiguous() if inputs[argument.name].is_contiguous() else tensor
     return result
 
 

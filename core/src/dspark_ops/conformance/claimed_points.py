@@ -1,0 +1,170 @@
+"""The points that a region claims, as calls: borders and admitted choices, made from the contract's cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from dspark_ops._lazy import torch
+from dspark_ops.api.region import Constraint
+from dspark_ops.conformance.borders import borders, value_in
+from dspark_ops.conformance.facts import facts_of
+from dspark_ops.conformance.reshape import converted, resized, restrided
+from dspark_ops.conformance.subject import Subject
+from dspark_ops.conformance.variations import elements, rows_are_independent, runs_on_reference
+from dspark_ops.contracts.contract import Case
+from dspark_ops.contracts.values import unknown_names
+from dspark_ops.selection.problem import Problem
+
+__all__ = ["ClaimedPoint", "claimed_points"]
+
+#: Elements of all tensors of one call that are still built, on a CPU and on a GPU.
+BUDGETS = {"cpu": 1 << 21, "cuda": 1 << 28}
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedPoint:
+    """One point of a region: a call to make there, or why none can be made.
+
+    Attributes:
+        name: what is special about it.
+        inputs: the call; None where there is none.
+        why_not: why there is none.
+    """
+
+    name: str
+    inputs: Mapping[str, Any] | None = None
+    why_not: str = ""
+
+
+def claimed_points(subject: Subject, cases: list[Case], base: Problem) -> Iterator[ClaimedPoint]:
+    """Yield the points that a kernel's region claims and its contract has, one subject at a time.
+
+    These are the inside borders of every constraint, and what the contract admits and the region does not exclude:
+    every dtype and stride form of every argument, every choice of an option, every layout, and one more of each axis
+    that no constraint mentions. A point is a case of the contract that already lies there, or one made from a case by
+    changing that one thing; it is left out, and said so, where no case can be changed so or where it would be too large.
+    """
+    templates = sorted((case for case in cases if subject.accepts(case.inputs)), key=lambda case: elements(case.inputs))
+    seen: set[str] = set()
+    for constraint, value in (*_borders(subject, base), *_choices(subject), *_grown(subject, templates)):
+        name = f"{constraint.subject} = {value} claimed by {constraint.text!r}"
+        if (key := f"{constraint.kind} {constraint.subject} {value}") in seen:
+            continue
+        seen.add(key)
+        yield _point(subject, templates, constraint, value, name)
+
+
+def _borders(subject: Subject, base: Problem) -> Iterator[tuple[Constraint, Any]]:
+    for constraint in subject.registered.kernel.region:
+        if isinstance(constraint, Constraint):
+            for border in borders(constraint, subject.contract, base):
+                if border.inside:
+                    yield constraint, border.value
+
+
+def _choices(subject: Subject) -> Iterator[tuple[Constraint, Any]]:
+    """Yield what the contract admits, as constraints of its own."""
+    accepted = {"contiguous": ("contiguous",), "unit_last": ("contiguous", "unit_last")}
+    for argument in subject.contract.arguments:
+        forms = accepted.get(argument.strides, ("contiguous", "unit_last", "any"))
+        for kind, values in (("dtype", argument.dtypes), ("stride", forms), ("layout", argument.layouts)):
+            for value in values:
+                yield Constraint(kind, argument.name, "one_of", values, f"{kind} of the contract"), value
+    for option in subject.contract.options:
+        for value in option.choices:
+            yield Constraint("option", option.name, "one_of", option.choices, "option of the contract"), value
+
+
+def _grown(subject: Subject, templates: list[Case]) -> Iterator[tuple[Constraint, Any]]:
+    """Yield one more than a case has, of each axis that no constraint mentions: the region claims every size."""
+    region = [item for item in subject.registered.kernel.region if isinstance(item, Constraint)]
+    mentioned = {name for item in region for name in item.subjects()}
+    for axis in subject.contract.axes:
+        sizes = [facts_of(subject.contract, case.inputs).axes.get(axis) for case in templates[:1]]
+        if axis not in mentioned and sizes and sizes[0]:
+            yield Constraint("axis", axis, "between", (0, None), f"no constraint on {axis}"), sizes[0] + 1
+
+
+def _point(subject: Subject, templates: list[Case], constraint: Constraint, value: Any, name: str) -> ClaimedPoint:
+    exact = [case for case in templates if _lies_at(subject, case, constraint, value)]
+    if exact:
+        return ClaimedPoint(f"{name}, as in {exact[0].name}", exact[0].inputs)
+    if not templates:
+        return ClaimedPoint(name, why_not="no case of the contract lies in the region")
+    why = "no case of the contract can be changed so"
+    for template in _nearest(subject, templates, constraint, value)[:6]:
+        size = _size_with(subject, template, constraint, value)
+        if size > BUDGETS.get(subject.place, BUDGETS["cpu"]):
+            why = f"the call would have {size:.3g} elements"
+            continue
+        inputs = _made(subject, template, constraint, value)
+        if inputs is None:
+            continue
+        if not subject.accepts(inputs):
+            why = f"the rest of the region excludes it ({subject.refusals(subject.facts(inputs))[0]})"
+        elif runs_on_reference(subject.contract, inputs, BUDGETS.get(subject.place, BUDGETS["cpu"])):
+            return ClaimedPoint(f"{name}, made from {template.name}", inputs)
+        else:
+            why = "the contract's reference does not take what a case becomes so"
+    return ClaimedPoint(name, why_not=why)
+
+
+def _lies_at(subject: Subject, case: Case, constraint: Constraint, value: Any) -> bool:
+    facts = facts_of(subject.contract, case.inputs, subject.rules)
+    if constraint.kind in ("dtype", "stride") and not isinstance(case.inputs.get(constraint.subject), torch.Tensor):
+        return False
+    return bool(value_in(facts, constraint) == value)
+
+
+def _nearest(subject: Subject, templates: list[Case], constraint: Constraint, value: Any) -> list[Case]:
+    """Return cases in the order in which they should be tried: with rows, and for sizes the nearest first."""
+    axis = constraint.subjects()[:1]
+
+    def distance(case: Case) -> tuple[bool, int]:
+        axes = facts_of(subject.contract, case.inputs).axes
+        return axes.get(subject.contract.rows, 0) == 0, abs(axes.get(axis[0], 0) - value) if axis else 0
+
+    return sorted(templates, key=distance)
+
+
+def _size_with(subject: Subject, template: Case, constraint: Constraint, value: Any) -> int:
+    """Return how many elements the changed call would have, to a good approximation."""
+    size = elements(template.inputs)
+    if constraint.kind == "elements":
+        return max(size, int(value))
+    if constraint.kind != "axis":
+        return size
+    have = facts_of(subject.contract, template.inputs).axes.get(constraint.subject, 0)
+    touched = 0
+    for argument in subject.contract.arguments:
+        tensor = template.inputs.get(argument.name)
+        entries = [entry for entry in argument.shape if isinstance(entry, str) and entry != "*"]
+        if isinstance(tensor, torch.Tensor) and any(constraint.subject in unknown_names(e, {}) for e in entries):
+            touched += tensor.numel()
+    return size - touched + (touched * value // have if have else 0)
+
+
+def _made(subject: Subject, template: Case, constraint: Constraint, value: Any) -> dict[str, Any] | None:
+    contract, inputs, name = subject.contract, template.inputs, constraint.subject
+    given = isinstance(inputs.get(name), torch.Tensor)
+    if constraint.kind in ("axis", "elements"):
+        axis = constraint.subjects()[0]
+        if constraint.kind == "elements":
+            axes = facts_of(contract, inputs).axes
+            rest = prod(axes.get(other, 1) for other in constraint.subjects()[1:])
+            value = max(value // max(rest, 1), 1)
+        # Cut or repeated rows are a call of the same kind only where the reference treats each row by itself.
+        if axis == contract.rows and value and not rows_are_independent(contract, inputs):
+            return None
+        return resized(contract, inputs, axis, value)
+    if constraint.kind == "dtype" and given:
+        return converted(inputs, name, value)
+    if constraint.kind == "stride" and given:
+        spaced = restrided(inputs[name], value)
+        return None if spaced is None else {**inputs, name: spaced}
+    if constraint.kind == "option" and name in {option.name for option in contract.options}:
+        return {**inputs, name: value}
+    return None

@@ -1,0 +1,151 @@
+"""One kernel, level by level: what is run, what is left out and why, and every failure with the command to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from dspark_ops.conformance.claimed_points import claimed_points
+from dspark_ops.conformance.claims import check_claims
+from dspark_ops.conformance.failure import Failure, Finding
+from dspark_ops.conformance.numbers import check_case
+from dspark_ops.conformance.report import LEVELS, KernelRecord, LevelRecord
+from dspark_ops.conformance.subject import Subject
+from dspark_ops.conformance.traits import Harness, check_traits
+from dspark_ops.conformance.variations import variations
+from dspark_ops.conformance.xfails import ExpectedFailure
+from dspark_ops.contracts.contract import Case
+from dspark_ops.errors import BindingError
+
+__all__ = ["KernelCheck"]
+
+#: Seed of the inputs that replays change to, beside that of the captured ones.
+_OTHER_SEED = 104729
+
+
+@dataclass(slots=True)
+class KernelCheck:
+    """The check of one kernel.
+
+    Attributes:
+        subject: the kernel on its device.
+        scale, seed: of the case generator.
+        only: one case by name or glob; empty for all.
+        xfails: expected failures; those with ``run = false`` are not called.
+        repeat: returns the command that repeats a case at a level.
+        harness: captures graphs; None takes the GPU's where there is one.
+        looked_at: level and name of every case that was run.
+    """
+
+    subject: Subject
+    scale: str
+    seed: int
+    only: str
+    xfails: Sequence[ExpectedFailure]
+    repeat: Callable[[str, str], str]
+    harness: Harness | None = None
+    looked_at: list[tuple[str, str]] = field(default_factory=list)
+    _bindings: set[str] = field(default_factory=set)
+
+    def run(self, levels: Sequence[str], record: KernelRecord) -> None:
+        """Run the levels and write what they find into a record.
+
+        Raises:
+            EvidenceError: the accelerator failed; what was found before is in the record.
+        """
+        cases = list(self.subject.contract.cases(self.scale, self.seed)) if self.subject.place else []
+        runs = {"claims": self._claims, "numbers": self._numbers, "traits": self._traits}
+        for level in LEVELS:
+            if level not in levels:
+                continue
+            record.levels[level] = done = LevelRecord()
+            if level != "claims" and not self.subject.place:
+                done.reason = self.subject.why_not
+                continue
+            done.status = "passed"
+            for failure in runs[level](cases, done):
+                done.status = "failed"
+                record.failures.append(failure.by(self.subject.id, level, self.repeat(level, failure.case)))
+
+    def _claims(self, cases: list[Case], done: LevelRecord) -> list[Failure]:
+        claims = check_claims(self.subject, cases, self.seed)
+        failures = [failure for failure in claims.failures if self._wants("claims", failure.case)]
+        self.looked_at += [("claims", failure.case) for failure in failures]
+        done.counts["points"] = claims.points
+        done.not_covered += claims.not_covered
+        if not self.subject.place:
+            done.not_covered.append(f"calls inside the region: {self.subject.why_not}")
+        elif claims.base is not None:
+            called = 0
+            for point in claimed_points(self.subject, cases, claims.base):
+                if point.inputs is None:
+                    done.not_covered.append(f"call at {point.name}: {point.why_not}")
+                elif self._wants("claims", point.name):
+                    called += 1
+                    failures += self._case("claims", Case(point.name, point.inputs))
+            done.counts["calls"] = called
+        return failures
+
+    def _numbers(self, cases: list[Case], done: LevelRecord) -> list[Failure]:
+        failures: list[Failure] = []
+        counts = done.counts
+        counts.update(cases=0, variations=0, outside_region=0)
+        for case in cases:
+            if not self.subject.accepts(case.inputs):
+                counts["outside_region"] += 1
+            elif self._wants("numbers", case.name):
+                counts["cases"] += 1
+                failures += self._case("numbers", case)
+        if counts["outside_region"] == len(cases):
+            what = "no case of the contract lies in the region, so its numbers cannot be checked"
+            failures.append(Failure.of(self.subject.contract.name, "none", self.seed, Finding(what)))
+        for rule, value in self.subject.rules.items():
+            default = next(one.default for one in self.subject.contract.semantics if one.name == rule)
+            done.not_covered.append(
+                f"the rule {rule} = {value}: the reference follows {default}, so cases that tell the two apart fail"
+            )
+        if self.scale != "small":
+            done.not_covered.append("views, row counts, dtypes of positions, padding: they are checked at --scale small")
+            return failures
+        for variation in variations(self.subject.contract, cases, self.subject.accepts):
+            if self._wants("numbers", variation.case.name):
+                counts["variations"] += 1
+                failures += self._case("numbers", variation.case, variation.rows)
+        return failures
+
+    def _traits(self, cases: list[Case], done: LevelRecord) -> list[Failure]:
+        contract = self.subject.contract
+        inside = [case for case in cases if self.subject.accepts(case.inputs) and self._wants("traits", case.name)]
+        other = list(contract.cases(self.scale, self.seed + _OTHER_SEED))
+        harness = self.harness
+        if harness is None and self.subject.place != "cpu":
+            from dspark_ops.conformance.graphs import CudaHarness
+
+            harness = CudaHarness()
+        found = check_traits(self.subject, inside, other, self.seed, harness)
+        done.counts["checks"] = found.checks
+        done.not_covered += [f"not run: {text}" for text in found.not_run]
+        return found.failures
+
+    def _case(self, level: str, case: Case, rows: Any = None) -> list[Failure]:
+        try:
+            function = self.subject.function(case.inputs)
+        except BindingError as error:
+            if str(error) in self._bindings:
+                return []
+            self._bindings.add(str(error))
+            findings = [Finding(f"cannot be bound: {error}")]
+        else:
+            findings = check_case(
+                self.subject.contract, function, self.subject.place, case.inputs, case.expected, rows
+            )
+        return [Failure.of(self.subject.contract.name, case.name, self.seed, finding) for finding in findings]
+
+    def _wants(self, level: str, name: str) -> bool:
+        """Whether a case is asked for and may be called; it then counts as looked at."""
+        if self.only and name != self.only and not fnmatchcase(name, self.only):
+            return False
+        self.looked_at.append((level, name))
+        return not any(not entry.run and entry.names(self.subject.id, level, name) for entry in self.xfails)
