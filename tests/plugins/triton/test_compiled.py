@@ -9,9 +9,9 @@ from dspark_ops.errors import EvidenceError
 from dspark_ops_triton import accept, mhc
 from dspark_ops_triton.argmax import AMD_TILES, TILES
 from dspark_ops_triton.blocks.row_argmax import Tiles, launch_constants, launch_options, row_argmax_kernel
-from dspark_ops_triton.plugin import EVIDENCE
+from dspark_ops_triton.kernels_base import INTERPRETED
 
-ARCHES = [name for name, _ in EVIDENCE]
+ARCHES = [name for name, _ in INTERPRETED]
 ELEMENTS = {"fp32": 4, "bf16": 8, "fp16": 8}
 VOCAB = 129280
 

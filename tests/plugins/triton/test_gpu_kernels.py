@@ -7,15 +7,14 @@ import torch
 import triton
 
 from dspark_ops import contracts
+from dspark_ops.binding.targets import resolve
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.selection.planner import make_plan
 from dspark_ops.selection.probe import probe
 from dspark_ops.selection.problem import Problem
 from dspark_ops.selection.registry import RegisteredKernel, Registry
 from dspark_ops.selection.settings import Settings
-from dspark_ops_triton.accept import prepare_accept_finalize
-from dspark_ops_triton.mhc import prepare_mhc_combine_norm
-from dspark_ops_triton.plugin import dspark_ops_manifest
+from dspark_ops_triton.plugin import KERNELS, dspark_ops_manifest
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,7 +22,8 @@ pytestmark = [
 ]
 
 MODEL = contracts.model_shapes("deepseek-v4.1-flash/tp4")
-PREPARE = {"mhc_combine_norm": prepare_mhc_combine_norm, "accept_finalize": prepare_accept_finalize}
+#: argmax_rows has a file of its own.
+OPERATORS = {kernel.op: kernel for kernel in KERNELS if kernel.op != "argmax_rows"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +34,51 @@ def gpu() -> None:
 
 def prepared(name: str):
     contract = contracts.get(name)
-    return PREPARE[name](probe(0), Problem.at(contract, contract.sites(MODEL)[0]), (1, 6, 64))
+    kernel = OPERATORS[name]
+    problem = Problem.at(contract, contract.sites(MODEL)[0])
+    function = resolve(kernel.prepare, kernel.op, name)(probe(0), problem, (1, 6, 64)) if kernel.prepare else None
+    return function or resolve(kernel.target, kernel.op, name)
 
 
-@pytest.mark.parametrize("name", PREPARE)
+def through_graph(function):
+    """Return a function that captures a call on zeros, copies its arguments in, replays, and copies them back."""
+
+    def run(*arguments):
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        if any(tensor.numel() == 0 for tensor in tensors):
+            return function(*arguments)
+        held = [torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device="cuda") for item in tensors]
+        left = iter(held)
+        call = [next(left) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+        for item in held:
+            item.zero_()
+        function(*call)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                outputs = function(*call)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        for item, given in zip(held, tensors, strict=True):
+            item.copy_(given)
+        graph.replay()
+        for item, given in zip(held, tensors, strict=True):
+            given.copy_(item)
+        torch.cuda.synchronize()
+        return outputs
+
+    return run
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_graph_follows_changed_inputs_without_a_host_sync(name: str) -> None:
+    function = through_graph(prepared(name))
+    assert check_numbers(contracts.get(name), function, device="cuda", seed=3) == []
+
+
+@pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("scale", ["small", "model"])
 def test_every_case_passes(name: str, scale: str) -> None:
     assert check_numbers(contracts.get(name), prepared(name), device="cuda", scale=scale, seed=0) == []

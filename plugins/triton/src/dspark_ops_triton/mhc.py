@@ -1,8 +1,8 @@
-"""Portable ``mhc_combine_norm``."""
+"""Portable ``mhc_combine`` and ``mhc_combine_norm``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,22 @@ from dspark_ops_triton.blocks.norm import combine_copies, inverse_rms, round_bf1
 #: Threads that share a token: 16 values of each copy per thread at 5120, the fastest of 128, 256 and 512 on an H200
 #: (benchmarks/triton_first_kernels.py), and fewer registers than any.
 THREADS = 512
+#: Columns of a program of the plain combine, and its threads: 8 values of each copy per thread, 16 bytes.
+COLUMNS = 512
+COLUMN_THREADS = 64
+
+
+@triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
+def combine_kernel(
+    x, pre, out, x_stride, pre_stride,
+    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr,
+):  # fmt: skip
+    """Combine BLOCK columns of one token; `x_stride` counts groups of STRIDE_UNIT elements."""
+    token = tl.program_id(0).to(tl.int64)
+    lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = lanes < HIDDEN
+    total = combine_copies(x + token * x_stride * STRIDE_UNIT, pre + token * pre_stride, lanes, mask, COPIES, HIDDEN)
+    tl.store(out + token * HIDDEN + lanes, total.to(tl.bfloat16), mask=mask)
 
 
 @triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
@@ -31,6 +47,30 @@ def combine_norm_kernel(
     scaled = value * inverse_rms(value, HIDDEN, eps)
     gain = tl.load(weight + lanes, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + token * HIDDEN + lanes, (scaled * gain).to(tl.bfloat16), mask=mask)
+
+
+def mhc_combine(x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
+    """Return the weighted sum of each token's N copies, as bfloat16 [T, H].
+
+    Args:
+        x: [T, N*H] bfloat16, last stride 1.
+        pre: [T, N] float32 or bfloat16, last stride 1.
+
+    Bytes moved: ``T * (2*N*H + 2*H)``. Launches: 1, none for no tokens.
+
+    Source: N3.3.
+    """
+    tokens, copies = pre.shape
+    hidden = x.shape[1] // copies
+    out = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=x.device)
+    if tokens == 0:
+        return out
+    unit = stride_unit(x)
+    combine_kernel[(tokens, triton.cdiv(hidden, COLUMNS))](
+        x, pre, out, x.stride(0) // unit, pre.stride(0), **column_constants(copies, hidden, unit),
+        **launch_options(torch.version.hip is not None, COLUMN_THREADS),
+    )  # fmt: skip
+    return out
 
 
 def mhc_combine_norm(x: torch.Tensor, pre: torch.Tensor, weight: torch.Tensor, eps: float = 1e-20) -> torch.Tensor:
@@ -63,19 +103,38 @@ def launch_constants(copies: int, hidden: int, unit: int) -> dict[str, Any]:
     return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": triton.next_power_of_2(hidden), "STRIDE_UNIT": unit}
 
 
-def launch_options(amd: bool) -> dict[str, Any]:
+def column_constants(copies: int, hidden: int, unit: int) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch of the plain combine."""
+    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": COLUMNS, "STRIDE_UNIT": unit}
+
+
+def launch_options(amd: bool, threads: int = THREADS) -> dict[str, Any]:
     """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": THREADS // (64 if amd else 32), "enable_fp_fusion": False}
+    return {"num_warps": threads // (64 if amd else 32), "enable_fp_fusion": False}
+
+
+def prepare_mhc_combine(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
+    """Return `mhc_combine`, compiled for the site's sizes and the dtype of its weights of the copies."""
+    if device.arch.vendor != "cpu":
+        for x, pre in _sample_inputs(site):
+            mhc_combine(x, pre)
+    return mhc_combine
 
 
 def prepare_mhc_combine_norm(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `mhc_combine_norm`, compiled for the site's sizes and the dtype of its weights of the copies."""
     if device.arch.vendor != "cpu":
-        copies, hidden = site.axes["N"], site.axes["H"]
-        pre = torch.zeros(2, copies, dtype=getattr(torch, site.dtypes.get("pre", "float32")), device="cuda")
-        weight = torch.zeros(hidden, dtype=torch.bfloat16, device="cuda")
-        width = triton.cdiv(copies * hidden, 16) * 16
-        buffer = torch.zeros(2 * width + 2, dtype=torch.bfloat16, device="cuda")
-        for x in (buffer[: 2 * width].view(2, width), buffer.view(2, width + 1), buffer.view(2, width + 1)[:, 1:]):
-            mhc_combine_norm(x[:, : copies * hidden], pre, weight)
+        weight = torch.zeros(site.axes["H"], dtype=torch.bfloat16, device="cuda")
+        for x, pre in _sample_inputs(site):
+            mhc_combine_norm(x, pre, weight)
     return mhc_combine_norm
+
+
+def _sample_inputs(site: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield copies and weights for every build that a call may need: rows 16-byte aligned, only the first one, none."""
+    copies, hidden = site.axes["N"], site.axes["H"]
+    pre = torch.zeros(2, copies, dtype=getattr(torch, site.dtypes.get("pre", "float32")), device="cuda")
+    width = triton.cdiv(copies * hidden, 16) * 16
+    buffer = torch.zeros(2 * width + 2, dtype=torch.bfloat16, device="cuda")
+    for x in (buffer[: 2 * width].view(2, width), buffer.view(2, width + 1), buffer.view(2, width + 1)[:, 1:]):
+        yield x[:, : copies * hidden], pre

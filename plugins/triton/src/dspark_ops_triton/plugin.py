@@ -8,7 +8,6 @@ from dspark_ops.api import (
     Evidence,
     Kernel,
     Manifest,
-    Package,
     RankClass,
     Traits,
     any_gpu,
@@ -19,21 +18,8 @@ from dspark_ops.api import (
     hookimpl,
     unit_last_stride,
 )
-
-#: ROCm builds of torch bring the module under another distribution's name.
-TRITON = Package(
-    "triton", "triton|triton-rocm|pytorch-triton-rocm", ">=3.6", install="pip install 'dspark-ops-triton[triton]'"
-)
-
-#: What the tests of this plugin do for every kernel: build it for these architectures and check its numbers in the
-#: interpreter. On an H200 its numbers were checked by hand: benchmarks/results/triton_gpu_tests_h200.json.
-EVIDENCE = (
-    ("sm_90", Evidence.CONFORMANT),
-    ("sm_100", Evidence.INTERPRETED),
-    ("sm_103", Evidence.INTERPRETED),
-    ("gfx942", Evidence.INTERPRETED),
-    ("gfx950", Evidence.INTERPRETED),
-)
+from dspark_ops_triton import kernels_mhc
+from dspark_ops_triton.kernels_base import CONFORMANT_ON_H200, TRITON
 
 _ARGMAX = Kernel(
     "argmax_rows",
@@ -49,7 +35,7 @@ _ARGMAX = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
-    evidence=EVIDENCE,
+    evidence=CONFORMANT_ON_H200,
     packages=(TRITON,),
     note="1 launch; reads the logits once, 8 bytes per row out; 64-bit offsets",
 )
@@ -72,7 +58,7 @@ _COMBINE_NORM = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True),
-    evidence=EVIDENCE,
+    evidence=CONFORMANT_ON_H200,
     packages=(TRITON,),
     note="1 launch, one program per token; 2*N*H + 2*H bytes per token; 64-bit offsets",
 )
@@ -95,12 +81,13 @@ _FINALIZE = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True),
-    evidence=EVIDENCE,
+    evidence=CONFORMANT_ON_H200,
     packages=(TRITON,),
     note="1 launch for lengths and tokens together; about 30 bytes per request and 16 per draft",
 )
 
-KERNELS = (_ARGMAX, _COMBINE_NORM, _FINALIZE)
+#: Kernels of a family stand in its own module, ``kernels_<family>``.
+KERNELS = (_ARGMAX, _COMBINE_NORM, _FINALIZE, *kernels_mhc.KERNELS)
 
 
 def _interpreted(kernel: Kernel) -> Kernel:

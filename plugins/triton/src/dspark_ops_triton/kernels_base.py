@@ -1,0 +1,22 @@
+"""What the lists of kernels share: the package that all need, and what is known of them.
+
+Modules named ``kernels_*`` are part of the manifest: importing them needs neither torch nor Triton.
+"""
+
+from __future__ import annotations
+
+from dspark_ops.api import Evidence, Package
+
+#: ROCm builds of torch bring the module under another distribution's name.
+TRITON = Package(
+    "triton", "triton|triton-rocm|pytorch-triton-rocm", ">=3.6", install="pip install 'dspark-ops-triton[triton]'"
+)
+
+#: What the tests of this plugin do for every kernel: build it for these architectures and check its numbers in the
+#: interpreter.
+INTERPRETED = tuple(
+    (name, Evidence.INTERPRETED) for name in ("sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
+)  # fmt: skip
+
+#: Those whose numbers were checked on an H200 too: benchmarks/results/triton_gpu_tests_h200.json.
+CONFORMANT_ON_H200 = (("sm_90", Evidence.CONFORMANT), *INTERPRETED[1:])

@@ -1,0 +1,81 @@
+"""Portable ``mhc_post``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from dspark_ops_triton.blocks.hyper import updated_copies
+
+#: Columns of a program, and its threads: 8 values of each copy per thread, 16 bytes.
+BLOCK = 512
+THREADS = 64
+
+
+@triton.jit(do_not_specialize_on_alignment=["post", "comb"])
+def post_kernel(
+    x, residual, post, comb, out, COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write BLOCK columns of one token's new copies."""
+    token = tl.program_id(0).to(tl.int64)
+    lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = lanes < HIDDEN
+    new = updated_copies(
+        x + token * HIDDEN, residual + token * COPIES * HIDDEN, post + token * COPIES, comb + token * COPIES * COPIES,
+        lanes, mask, COPIES, HIDDEN,
+    )  # fmt: skip
+    for copy in tl.static_range(COPIES):
+        tl.store(out + (token * COPIES + copy) * HIDDEN + lanes, new[copy].to(tl.bfloat16), mask=mask)
+
+
+def mhc_post(x: torch.Tensor, residual: torch.Tensor, post: torch.Tensor, comb: torch.Tensor) -> torch.Tensor:
+    """Return the new copies of the stream: each is its share of the branch output plus a mix of the old copies.
+
+    Args:
+        x: [T, H] bfloat16.
+        residual: [T, N, H] bfloat16.
+        post: [T, N] float32.
+        comb: [T, N, N] float32, source copy first, destination copy last.
+
+    Returns:
+        [T, N, H] bfloat16, every bit as the contract orders the roundings.
+
+    Bytes moved: ``T * (2*H + 4*N*H)`` and 80 per token for the weights. Launches: 1, none for no tokens.
+
+    Source: N3.5.
+    """
+    tokens, copies, hidden = residual.shape
+    out = torch.empty_like(residual)
+    if tokens:
+        post_kernel[(tokens, triton.cdiv(hidden, BLOCK))](
+            x, residual, post, comb, out, **launch_constants(copies, hidden),
+            **launch_options(torch.version.hip is not None),
+        )  # fmt: skip
+    return out
+
+
+def launch_constants(copies: int, hidden: int) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch."""
+    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": BLOCK}
+
+
+def launch_options(amd: bool) -> dict[str, Any]:
+    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
+    return {"num_warps": THREADS // (64 if amd else 32), "enable_fp_fusion": False}
+
+
+def prepare_mhc_post(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
+    """Return `mhc_post`, compiled for the site's sizes and for tensors that begin on 16 bytes, or not."""
+    if device.arch.vendor != "cpu":
+        copies, hidden = site.axes["N"], site.axes["H"]
+        post = torch.zeros(1, copies, device="cuda")
+        buffer = torch.zeros(copies * hidden + 1, dtype=torch.bfloat16, device="cuda")
+        for start in (0, 1):
+            x = buffer[start : start + hidden].view(1, hidden)
+            residual = buffer[start : start + copies * hidden].view(1, copies, hidden)
+            mhc_post(x, residual, post, torch.zeros(1, copies, copies, device="cuda"))
+    return mhc_post

@@ -1,0 +1,44 @@
+"""The hyper-connection kernels built for every architecture that is claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
+from dspark_ops_triton import mhc, mhc_post
+from dspark_ops_triton.kernels_base import INTERPRETED
+
+ARCHES = [name for name, _ in INTERPRETED]
+WIDE_LOAD = {"sm": r"\bLDG\.E\.(ENL2\.256|128)", "gf": r"\b(global|buffer)_load_dwordx4"}
+WIDE_STORE = {"sm": r"\bSTG\.E\.128", "gf": r"\b(global|buffer)_store_dwordx4"}
+
+
+def _fused(kernel: CompiledKernel) -> int:
+    return kernel.assembly.count("fma.rn.f32 ") + 2 * kernel.assembly.count("fma.rn.f32x2")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_combine_loads_and_stores_16_bytes_at_a_time(arch: str) -> None:
+    signature = {"x": "*bf16", "pre": "*fp32", "out": "*bf16", "x_stride": "i32", "pre_stride": "i32"}
+    constants = mhc.column_constants(4, 5120, 8)
+    options = mhc.launch_options(arch.startswith("gfx"), mhc.COLUMN_THREADS)
+    kernel = compile_kernel(mhc.combine_kernel, arch, signature, constants, options, ("x", "out"))
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 64
+    assert kernel.count(WIDE_LOAD[arch[:2]]) == 4
+    assert kernel.count(WIDE_STORE[arch[:2]]) == 1
+    if arch.startswith("sm_"):
+        assert _fused(kernel) == 4 * mhc.COLUMNS // mhc.COLUMN_THREADS, "the chain over four copies, and no other"
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_update_reads_each_copy_once_and_fuses_what_the_contract_fuses(arch: str) -> None:
+    signature = {"x": "*bf16", "residual": "*bf16", "post": "*fp32", "comb": "*fp32", "out": "*bf16"}
+    constants, options = mhc_post.launch_constants(4, 5120), mhc_post.launch_options(arch.startswith("gfx"))
+    kernel = compile_kernel(mhc_post.post_kernel, arch, signature, constants, options, ("x", "residual", "out"))
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 96
+    assert kernel.count(WIDE_LOAD[arch[:2]]) == 5
+    assert kernel.count(WIDE_STORE[arch[:2]]) == 4
+    if arch.startswith("sm_"):
+        assert _fused(kernel) == 4 * 4 * mhc_post.BLOCK // mhc_post.THREADS
