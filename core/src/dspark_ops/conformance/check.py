@@ -20,6 +20,7 @@ from dspark_ops.api.version import API_VERSION
 from dspark_ops.conformance.kernel_check import KernelCheck
 from dspark_ops.conformance.places import Machine, machine_for, needs_triton, subject_on
 from dspark_ops.conformance.report import LEVELS, KernelRecord, Report
+from dspark_ops.conformance.traits import Harness
 from dspark_ops.conformance.xfails import ExpectedFailure
 from dspark_ops.errors import ConfigError, EvidenceError, PluginError
 from dspark_ops.selection.registry import RegisteredKernel, Registry
@@ -74,7 +75,9 @@ class Request:
         return [*words, "--xfails", self.xfails_file] if self.xfails_file else words
 
 
-def run_check(request: Request, registry: Registry, today: date | None = None) -> Report:
+def run_check(
+    request: Request, registry: Registry, today: date | None = None, harness: Harness | None = None
+) -> Report:
     """Check kernels and return the report.
 
     Kernels that need Triton run on a CPU in Triton's interpreter; where this process does not interpret, the whole check
@@ -84,6 +87,7 @@ def run_check(request: Request, registry: Registry, today: date | None = None) -
         request: what to check.
         registry: the loaded plugins.
         today: the day for expiry dates.
+        harness: captures graphs; by default the GPU's where there is one.
 
     Raises:
         ConfigError: an operator or a level is unknown, or no kernel is left.
@@ -98,10 +102,11 @@ def run_check(request: Request, registry: Registry, today: date | None = None) -
     if machine.must_interpret(kernels) and set(request.levels) - {"claims"}:
         return _in_child(request)
     report = _empty_report(request, machine)
+    day = today or datetime.now(timezone.utc).date()
     with ExitStack() as stack:
         if machine.interprets and any(needs_triton(entry.kernel) for entry in kernels):
             machine = _proved(machine, report, stack)
-        _check_all(request, registry, machine, kernels, report, today or datetime.now(timezone.utc).date())
+        _check_all(request, registry, machine, kernels, report, day, harness)
     return report
 
 
@@ -135,12 +140,19 @@ def chosen_kernels(request: Request, registry: Registry) -> list[RegisteredKerne
 
 
 def _check_all(
-    request: Request, registry: Registry, machine: Machine, kernels: Sequence[RegisteredKernel], report: Report, today: date
+    request: Request,
+    registry: Registry,
+    machine: Machine,
+    kernels: Sequence[RegisteredKernel],
+    report: Report,
+    today: date,
+    harness: Harness | None,
 ) -> None:
     versions = {record.name: record.version for record in registry.plugins}
     seen: set[str] = set()
     matched: set[str] = set()
     twins: dict[Any, KernelRecord] = {}
+    looked_at = 0
     lost = ""
     for registered in kernels:
         subject = subject_on(registered, contracts.get(registered.kernel.op), machine)
@@ -152,19 +164,25 @@ def _check_all(
             registered.id, registered.kernel.op, subject.contract.version, registered.plugin, registered.distribution,
             versions.get(registered.plugin, ""), machine.arch_of(subject),
         )  # fmt: skip
-        check = KernelCheck(subject, request.scale, request.seed, request.case, request.xfails, _repeat(request, subject))
+        repeat = _repeat(request, subject)
+        check = KernelCheck(subject, request.scale, request.seed, request.case, request.xfails, repeat, harness)
         try:
             check.run(request.levels, record)
         except EvidenceError as error:
             lost = f"not run: {error}"
             report.findings.append(str(error))
+        if twin and "claims" in record.levels:
+            record.levels["claims"].not_covered.clear()  # they are the twin's, and stand there
         _settle(record, request, today, check.looked_at, seen, matched)
+        looked_at += len(check.looked_at)
         if not record.failures and not record.expected and not request.case:
             machine.award(record, subject, request.levels)
             if twin:
                 record.level, record.note = twin.level, f"as {twin.kernel}"
         twins.setdefault(_what_runs(registered), record)
         report.kernels.append(record)
+    if request.case and not looked_at:
+        report.findings.append(f"no case that was run is named {request.case!r}")
     report.findings += _stale(request.xfails, today, seen, matched)
 
 

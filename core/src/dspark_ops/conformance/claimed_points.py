@@ -10,7 +10,7 @@ from typing import Any
 from dspark_ops._lazy import torch
 from dspark_ops.api.region import Constraint
 from dspark_ops.conformance.borders import borders, value_in
-from dspark_ops.conformance.facts import facts_of
+from dspark_ops.conformance.facts import facts_of, rows_of_inputs
 from dspark_ops.conformance.reshape import converted, resized, restrided
 from dspark_ops.conformance.subject import Subject
 from dspark_ops.conformance.variations import elements, rows_are_independent, runs_on_reference
@@ -82,10 +82,11 @@ def _grown(subject: Subject, templates: list[Case]) -> Iterator[tuple[Constraint
     """Yield one more than a case has, of each axis that no constraint mentions: the region claims every size."""
     region = [item for item in subject.registered.kernel.region if isinstance(item, Constraint)]
     mentioned = {name for item in region for name in item.subjects()}
+    smallest = next((case for case in templates if rows_of_inputs(subject.contract, case.inputs)), None)
+    sizes = facts_of(subject.contract, smallest.inputs).axes if smallest else {}
     for axis in subject.contract.axes:
-        sizes = [facts_of(subject.contract, case.inputs).axes.get(axis) for case in templates[:1]]
-        if axis not in mentioned and sizes and sizes[0]:
-            yield Constraint("axis", axis, "between", (0, None), f"no constraint on {axis}"), sizes[0] + 1
+        if axis not in mentioned and sizes.get(axis):
+            yield Constraint("axis", axis, "between", (0, None), f"no constraint on {axis}"), sizes[axis] + 1
 
 
 def _point(subject: Subject, templates: list[Case], constraint: Constraint, value: Any, name: str) -> ClaimedPoint:

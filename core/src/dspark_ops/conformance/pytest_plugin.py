@@ -87,12 +87,12 @@ _KEY: pytest.StashKey[Checks] = pytest.StashKey()
 
 def _checks(config: pytest.Config) -> Checks:
     if not config.getoption("--dspark-plugin"):
-        raise pytest.UsageError("dspark_ops.conformance checks one plugin: give --dspark-plugin NAME")
+        raise pytest.Collector.CollectError("dspark_ops.conformance checks one plugin: give --dspark-plugin NAME")
     if _KEY not in config.stash:
         from dspark_ops.errors import DsparkOpsError
 
         try:
             config.stash[_KEY] = Checks(config)
         except DsparkOpsError as error:
-            raise pytest.UsageError(str(error)) from error
+            raise pytest.Collector.CollectError(str(error)) from error
     return config.stash[_KEY]
