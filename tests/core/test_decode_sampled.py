@@ -101,7 +101,7 @@ def test_the_first_two_tokens_have_the_targets_exact_law(model: Model, drafts: s
     assert len(law) == 9 and sum(law.values()) == pytest.approx(1.0)
     drafter = NearDrafter(model, PROMPT) if drafts == "near" else None
     options = DecodeOptions(1, max_batch=64, ignore_eos=True)
-    found = generate(model, requests(448, 2, **TOP_THREE), options, drafter=drafter)
+    found = generate(model, requests(320, 2, **TOP_THREE), options, drafter=drafter)
     counts = Counter(result.tokens for result in found.results)
     if drafts == "near":
         assert 0.2 < found.metrics.correct[0] / found.metrics.reached[0] < 0.8, "both outcomes of a test must occur"

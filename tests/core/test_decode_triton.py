@@ -22,7 +22,7 @@ def test_two_short_prompts_give_plain_decodings_tokens_through_interpreted_trito
     prompts.write_text("import os\ndef f(x):\n")
     words = [sys.executable, "-m", "dspark_ops.cli", "decode", "--model", str(TINY), "--prompts", str(prompts)]
     run = subprocess.run(
-        [*words, "--max-tokens", "6", "--json", "--check"],
+        [*words, "--max-tokens", "4", "--gamma", "3", "--json", "--check"],
         capture_output=True,
         text=True,
         env={**os.environ, "TRITON_INTERPRET": "1"},
