@@ -27,7 +27,9 @@ class Planted:
         self._module = module
         self._kernels: list[Kernel] = []
 
-    def kernel(self, op: str, function: Callable[..., Any], prepare: Callable[..., Any] | None = None, **fields: Any) -> str:
+    def kernel(
+        self, op: str, function: Callable[..., Any], prepare: Callable[..., Any] | None = None, **fields: Any
+    ) -> str:
         """Plant a kernel and return its id."""
         variant = fields.pop("variant", function.__name__)
         setattr(self._module, function.__name__, function)

@@ -35,10 +35,8 @@ def test_the_wrong_tie_is_found_with_the_case_the_element_and_the_seed() -> None
 
     failures = check_numbers(ARGMAX, last_of_equals, seed=3)
     texts = [str(failure) for failure in failures]
-    assert (
-        "argmax_rows, case 'all equal 1x8', seed 3: output output: 1 of 1 wrong by bitwise; [0]: wanted 0 (0x0000000000000000), got 7 (0x0000000000000007)"
-        in texts
-    )
+    wrong = "wanted 0 (0x0000000000000000), got 7 (0x0000000000000007)"
+    assert f"argmax_rows, case 'all equal 1x8', seed 3: output output: 1 of 1 wrong by bitwise; [0]: {wrong}" in texts
     assert not any("random" in failure.case for failure in failures)
 
 

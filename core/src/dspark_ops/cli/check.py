@@ -22,11 +22,14 @@ OpOption = Annotated[list[str] | None, typer.Option("--op", metavar="NAME", help
 DeviceOption = Annotated[
     str | None,
     typer.Option(
-        "--device", metavar="NAME", help="cpu, cuda, cuda:N, or a simulated device (claims only). Default: the GPU, else cpu."
+        "--device",
+        metavar="NAME",
+        help="cpu, cuda, cuda:N, or a simulated device (claims only). Default: cuda, else cpu.",
     ),
 ]
 LevelOption = Annotated[
-    list[str] | None, typer.Option("--level", metavar="LEVEL", help="claims, numbers or traits. Repeatable; default all.")
+    list[str] | None,
+    typer.Option("--level", metavar="LEVEL", help="claims, numbers or traits. Repeatable. Default: all."),
 ]
 ScaleOption = Annotated[str, typer.Option("--scale", metavar="SCALE", help="small, or model for the sizes of V4.1.")]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the cases.")]
@@ -85,7 +88,9 @@ def check(
 
 def _print(report: Report) -> None:
     out = console()
-    device = report.device["arch"] + (", simulated" if report.device["simulated"] and report.device["arch"] != "cpu" else "")
+    device = report.device["arch"] + (
+        ", simulated" if report.device["simulated"] and report.device["arch"] != "cpu" else ""
+    )
     out.print(f"{report.plugin or 'all plugins'} on {device}, seed {report.seed}, scale {report.scale}", markup=False)
     rows = [
         (record.kernel, *(_level_text(record.levels.get(name)) for name in report.levels), record.level)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import platform
 import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import dspark_ops
 from dspark_ops import contracts
-from dspark_ops.api.version import API_VERSION
 from dspark_ops.conformance.kernel_check import KernelCheck
 from dspark_ops.conformance.places import Machine, machine_for, needs_triton, subject_on
 from dspark_ops.conformance.report import LEVELS, KernelRecord, Report
@@ -80,8 +76,8 @@ def run_check(
 ) -> Report:
     """Check kernels and return the report.
 
-    Kernels that need Triton run on a CPU in Triton's interpreter; where this process does not interpret, the whole check
-    runs in a child process that does, with the installed plugins.
+    Kernels that need Triton run on a CPU in Triton's interpreter; where this process does not interpret, the whole
+    check runs in a child process that does, with the installed plugins.
 
     Args:
         request: what to check.
@@ -101,7 +97,10 @@ def run_check(
     machine = machine_for(request.device)
     if machine.must_interpret(kernels) and set(request.levels) - {"claims"}:
         return _in_child(request)
-    report = _empty_report(request, machine)
+    report = Report.begin(
+        machine.device.to_json(), plugin=request.plugin or "", seed=request.seed, scale=request.scale,
+        levels=request.levels, case=request.case,
+    )  # fmt: skip
     day = today or datetime.now(timezone.utc).date()
     with ExitStack() as stack:
         if machine.interprets and any(needs_triton(entry.kernel) for entry in kernels):
@@ -240,31 +239,6 @@ def _repeat(request: Request, subject: Any) -> Callable[[str, str], str]:
         return shlex.join(["dspark-ops", "check", *one.words()])
 
     return command
-
-
-def _empty_report(request: Request, machine: Machine) -> Report:
-    return Report(
-        plugin=request.plugin or "",
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        versions={
-            "dspark_ops": dspark_ops.__version__,
-            "api": API_VERSION,
-            "python": platform.python_version(),
-            **{name: version for name in ("torch", "triton") if (version := _version(name))},
-        },
-        device=machine.device.to_json(),
-        seed=request.seed,
-        scale=request.scale,
-        levels=tuple(level for level in LEVELS if level in request.levels),
-        case=request.case,
-    )
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _proved(machine: Machine, report: Report, stack: ExitStack) -> Machine:

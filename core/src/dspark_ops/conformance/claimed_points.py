@@ -45,7 +45,7 @@ def claimed_points(subject: Subject, cases: list[Case], base: Problem) -> Iterat
     These are the inside borders of every constraint, and what the contract admits and the region does not exclude:
     every dtype and stride form of every argument, every choice of an option, every layout, and one more of each axis
     that no constraint mentions. A point is a case of the contract that already lies there, or one made from a case by
-    changing that one thing; it is left out, and said so, where no case can be changed so or where it would be too large.
+    changing that one thing; it is left out, and said so, where no case can be changed so or it would be too large.
     """
     templates = sorted((case for case in cases if subject.accepts(case.inputs)), key=lambda case: elements(case.inputs))
     seen: set[str] = set()

@@ -13,7 +13,17 @@ from dspark_ops.selection.problem import Problem
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SITE", "STRIDE_FORMS", "axes_of", "complete", "dtype_name", "facts_of", "outside", "rows_of_inputs", "stride_form"]
+__all__ = [
+    "SITE",
+    "STRIDE_FORMS",
+    "axes_of",
+    "complete",
+    "dtype_name",
+    "facts_of",
+    "outside",
+    "rows_of_inputs",
+    "stride_form",
+]
 
 #: Name of the place that a case stands for.
 SITE = "conformance"
@@ -63,7 +73,7 @@ def axes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 
 def outside(contract: Contract, inputs: Mapping[str, Any]) -> str:
-    """Return how a call breaks its contract by kind, size or value, or an empty text if nothing that is checked does."""
+    """Return how a call breaks its contract by kind, size or value, or an empty text if no check finds that."""
     given = complete(contract, inputs)
     try:
         check_kinds(contract, given, None)

@@ -1,4 +1,4 @@
-"""One kernel, level by level: what is run, what is left out and why, and every failure with the command to repeat it."""
+"""One kernel, level by level: what is run, what is left out and why, and every failure with how to repeat it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class KernelCheck:
                 f"the rule {rule} = {value}: the reference follows {default}, so cases that tell the two apart fail"
             )
         if self.scale != "small":
-            done.not_covered.append("views, row counts, dtypes of positions, padding: they are checked at --scale small")
+            done.not_covered.append("views, row counts, dtypes of positions and padding are checked at --scale small")
             return failures
         for variation in variations(self.subject.contract, cases, self.subject.accepts):
             if self._wants("numbers", variation.case.name):
@@ -138,9 +138,7 @@ class KernelCheck:
             self._bindings.add(str(error))
             findings = [Finding(f"cannot be bound: {error}")]
         else:
-            findings = check_case(
-                self.subject.contract, function, self.subject.place, case.inputs, case.expected, rows
-            )
+            findings = check_case(self.subject.contract, function, self.subject.place, case.inputs, case.expected, rows)
         return [Failure.of(self.subject.contract.name, case.name, self.seed, finding) for finding in findings]
 
     def _wants(self, level: str, name: str) -> bool:

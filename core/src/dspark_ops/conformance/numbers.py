@@ -71,8 +71,8 @@ def check_case(
 
     The call runs on copies of its inputs between guard elements, and memory that it allocates through torch holds a
     pattern before it is written. Checked are: every returned value and every written argument by its exactness against
-    the reference (and against known values), that every element of a returned tensor was written, no change in any other
-    argument, and none around or between the rows of any.
+    the reference (and against known values), that every element of a returned tensor was written, no change in any
+    other argument, and none around or between the rows of any.
 
     An output that is exact *given another one* is held against the contract's rule for it; where the contract offers
     none, its dtype and shape are all that is checked. The same goes for outputs that are equal in law only.

@@ -21,9 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("dspark-ops", "conformance of dspark-ops kernels")
     group.addoption("--dspark-plugin", metavar="NAME", help="the plugin whose kernels are checked")
     group.addoption("--dspark-op", metavar="NAME", action="append", default=[], help="only this operator; repeatable")
-    group.addoption(
-        "--dspark-level", action="append", default=[], choices=_LEVELS, help="only this level; repeatable"
-    )
+    group.addoption("--dspark-level", action="append", default=[], choices=_LEVELS, help="only this level; repeatable")
     group.addoption("--dspark-device", metavar="NAME", help="cpu, cuda, cuda:N or a simulated device (claims only)")
     group.addoption("--dspark-scale", default="small", choices=("small", "model"), help="sizes of the cases")
     group.addoption("--dspark-seed", type=int, default=0, metavar="N", help="seed of the cases")

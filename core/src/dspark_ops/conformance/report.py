@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import platform
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib import metadata
 from typing import Any
 
+import dspark_ops
+from dspark_ops.api.version import API_VERSION
 from dspark_ops.conformance.failure import Failure
 
 __all__ = ["LEVELS", "KernelRecord", "LevelRecord", "Report"]
@@ -90,6 +95,17 @@ class KernelRecord:
         return cls(**fields)
 
 
+def _version(name: str) -> str:
+    """Return the version of the distribution that provides a module: some builds bring Triton under another name."""
+    names = {"triton": ("triton", "triton-rocm", "pytorch-triton-rocm")}.get(name, (name,))
+    for distribution in names:
+        try:
+            return metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
 def _failure(data: Mapping[str, Any]) -> Failure:
     return Failure(**{**data, "index": tuple(data["index"])})
 
@@ -122,6 +138,27 @@ class Report:
     interpreter: tuple[str, ...] = ()
     kernels: list[KernelRecord] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begin(
+        cls, device: dict[str, Any], *, plugin: str, seed: int, scale: str, levels: Collection[str], case: str
+    ) -> Report:
+        """Return a report of nothing yet, with this moment's date and the versions that are installed."""
+        return cls(
+            plugin=plugin,
+            date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            versions={
+                "dspark_ops": dspark_ops.__version__,
+                "api": API_VERSION,
+                "python": platform.python_version(),
+                **{name: version for name in ("torch", "triton") if (version := _version(name))},
+            },
+            device=device,
+            seed=seed,
+            scale=scale,
+            levels=tuple(level for level in LEVELS if level in levels),
+            case=case,
+        )
 
     @property
     def passed(self) -> bool:

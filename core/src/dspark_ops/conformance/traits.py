@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dspark_ops._lazy import torch
-from dspark_ops.conformance.failure import Failure, Finding
 from dspark_ops.conformance.facts import dtype_name, rows_of_inputs
+from dspark_ops.conformance.failure import Failure, Finding
 from dspark_ops.conformance.numbers import outputs_of
 from dspark_ops.conformance.reshape import by_rows
 from dspark_ops.conformance.subject import Subject
@@ -180,13 +180,16 @@ def _graph_safe(subject: Subject, case: Case, twins: list[Case], harness: Harnes
 
 
 def _changed_inputs(case: Case, twins: list[Case]) -> Iterator[Mapping[str, Any]]:
-    """Yield three inputs of the same shapes and options: another seed's, rows in another order, and the captured ones."""
-    rolled = {
-        name: value.roll(1, 0) if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() else value
-        for name, value in case.inputs.items()
-    }
+    """Yield three inputs of the same shapes and options: another seed's, floats in another order, the captured ones."""
+    rolled = {name: _rolled(value) for name, value in case.inputs.items()}
     same = [twin.inputs for twin in twins if _alike(case.inputs, twin.inputs)]
     yield from (same[0] if same else case.inputs, rolled, case.inputs)
+
+
+def _rolled(value: Any) -> Any:
+    """Return floats with their first dimension turned by one; ids and lengths keep their places and stay valid."""
+    floats = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0
+    return value.roll(1, 0) if floats else value
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -208,8 +211,8 @@ def _call(subject: Subject, inputs: Mapping[str, Any], like: Mapping[str, Any] |
     Args:
         subject: the kernel.
         inputs: on its device.
-        like: inputs whose facts decide what is bound; by default `inputs`. A row alone is called through what serves the
-            whole batch, as an engine would.
+        like: inputs whose facts decide what is bound; by default `inputs`. A row alone is called through what serves
+            the whole batch, as an engine would.
     """
     contract = subject.contract
     function = subject.function(like or inputs)

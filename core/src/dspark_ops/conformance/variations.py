@@ -209,7 +209,7 @@ def _padded(contract: Contract, cases: list[Case]) -> Iterator[tuple[Case, Tenso
 def _poisoned(
     contract: Contract, case: Case, valid: Tensor, accepts: Callable[[Mapping[str, Any]], bool]
 ) -> Iterator[Variation]:
-    """Yield a case with NaN, then with out-of-range ids, in its padded rows, where its reference keeps the valid rows."""
+    """Yield a case with NaN, then with out-of-range ids, in its padded rows, where the contract allows that."""
     from dspark_ops.conformance.reshape import row_dimension
 
     before = reference_outputs(contract, case.inputs)

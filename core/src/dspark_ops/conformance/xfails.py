@@ -55,7 +55,7 @@ class ExpectedFailure:
     origin: str = ""
 
     def names(self, kernel: str, level: str, case: str) -> bool:
-        """Whether this entry speaks of a case of a kernel. A name that is equal matches, whatever its characters mean."""
+        """Whether this entry speaks of a case of a kernel; an equal name matches even with characters of globs."""
         if not fnmatchcase(kernel, self.kernel) or self.level not in ("", level):
             return False
         return case == self.case or fnmatchcase(case, self.case)

@@ -1,0 +1,3 @@
+"""An example plugin for dspark-ops."""
+
+from __future__ import annotations
