@@ -1,0 +1,42 @@
+"""References that may run inside a captured graph: they never ask the device for a value."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+
+from dspark_ops.contracts import get
+
+NAMES = [
+    "accept_forced", "argmax_vocab_parallel", "argmax_vocab_parallel_local", "draft_inputs", "engram_gather",
+    "expand_uniform", "fill_padded_topk", "moe_gate_hash", "moe_gate_topk_packed", "moe_local_reduce", "moe_sort",
+    "pack_topk_ids", "verify_inputs",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_runs_on_tensors_that_hold_no_values(name: str) -> None:
+    # a tensor of the meta device has a shape and nothing to read: a hidden read raises
+    contract = get(name)
+    for case in islice(contract.cases("small", 0), 24):
+        inputs = {
+            key: value.to("meta") if isinstance(value, torch.Tensor) else value for key, value in case.inputs.items()
+        }
+        returned, wanted = contract.reference(**inputs), contract.reference(**_copies(case.inputs))
+        pairs = zip(_as_tuple(returned), _as_tuple(wanted), strict=True)
+        assert all(got.shape == value.shape and got.dtype == value.dtype for got, value in pairs), case.name
+
+
+def test_reading_a_value_would_be_noticed() -> None:
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        int(torch.zeros(1, device="meta"))
+
+
+def _copies(inputs: dict) -> dict:
+    return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
+
+
+def _as_tuple(value: object) -> tuple:
+    return () if value is None else value if isinstance(value, tuple) else (value,)
