@@ -31,10 +31,25 @@ def cases(scale: str, seed: int) -> Iterator[Case]:
             yield Case(f"{name}, {variant}, {trim}, rows past the cut poisoned", _poisoned(step, lens, form))
             yield Case(f"{name}, {variant}, {trim}, missing drafts and NaN rows", _damaged(step, form))
         yield Case(f"{name}, one-hot laws", _greedy(step))
+    yield _refused_behind_the_cut()
     yield from _known_draws()
     empty = _step(generator, 0, 5, 16)
     none = torch.empty(0, dtype=torch.int32)
     yield Case("no requests", empty, {"correct_len": none, "bonus": none.long(), "cap_trim": none})
+
+
+def _refused_behind_the_cut() -> Case:
+    """Return a cut block whose next draft, though it takes part in the boundary form, is refused."""
+    target = torch.tensor([[[0, 1, 0, 0], [0, 0, 0.25, 0.75], [1, 0, 0, 0]]])
+    draft = torch.tensor([[[0, 1.0, 0, 0], [0, 0, 1, 0]]])
+    inputs = {
+        "candidates": torch.tensor([[0, 1, 2]]), "target_probs": target, "draft_probs": draft,
+        "accept_uniforms": torch.tensor([[0.5, 0.9]]), "final_uniforms": torch.tensor([0.0]),
+        "verify_lens": torch.tensor([2]), "variant": "token", "trim": "boundary",
+    }  # fmt: skip
+    one, none = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    expected = {"correct_len": one, "bonus": torch.tensor([3]), "cap_trim": none}
+    return Case("a draft refused right behind the cut", inputs, expected)
 
 
 def _law(generator: Generator, *shape: int) -> Tensor:

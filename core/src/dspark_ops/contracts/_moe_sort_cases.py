@@ -46,6 +46,7 @@ def cases(scale: str, seed: int) -> Iterator[Case]:
             count = torch.tensor([valid], dtype=torch.int32)
             rest = {**ranked, "topk_ids": wild, "num_valid": count}
             yield Case(f"{name}, {valid} live rows, garbage behind", rest)
+            yield Case(f"{name}, {valid} live rows, experts behind", {**rest, "topk_ids": ids, "expert_mask": None})
     yield from _full_blocks()
     yield from _known()
     for what, held in (("none", None), ("held", [1, 1]), ("remote", [0, 0])):
@@ -108,5 +109,7 @@ def _known() -> Iterator[Case]:
     yield Case("the vector of A4", _inputs([[0, 3], [3, 1], [2, 3]], shares, [1, 0, 1, 1], 4), count(12, 3))
     yield Case("O17 a", _inputs([[0, 2], [2, 0], [2, 3]], None, [1, 0, 1, 0], 4), count(8, 3))
     yield Case("O17 b", _inputs([[0, 2], [2, 0], [2, 3]], None, [0, 1, 0, 0], 4), count(0, 3))
+    twice = _inputs([[2, 2, 1], [1, 2, 1], [3, 3, 3]], None, None, 4, top_k=3)
+    yield Case("experts named twice in a row", {**twice, "dedupe": True}, count(12, 3))
     every = [[2, 0], [2, 1], [2, 3], [2, 0], [2, 1]]
     yield Case("O17 c", _inputs(every, None, [0, 0, 1, 0], 4), count(8, 5))

@@ -28,6 +28,8 @@ def logits_cases(scale: str, seed: int) -> Iterator[Case]:
             yield Case(f"contexts at borders from {shift}, {name}", {**inputs, "context_lens": lens})
         beyond = {"context_lens": inputs["context_lens"], "max_seq_len": longest // 2 + 1}
         yield Case(f"contexts longer than the result, {name}", {**inputs, **beyond})
+        past = {"max_seq_len": 64 * inputs["block_tables"].shape[1] + 10}
+        yield Case(f"columns behind the whole table, {name}", {**inputs, **past})
         lens = torch.randint(0, longest + 1, (batch,), generator=generator).int()
         programs = batch * next_n * 4
         for block_k in (64, 256):

@@ -136,6 +136,7 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
         beyond = indices.clone()
         beyond[:, 1] = cache.shape[0] * page_size
         yield Case(f"an index beyond the last page, {size}", {**main, "indices": beyond, "sink": sink})
+        yield Case(f"slot 0, {size}", {**main, "indices": torch.where(indices == indices[:, :1], 0, indices)})
         yield Case(f"a sink of minus infinity is none, {size}", {**main, "sink": torch.full((heads,), -torch.inf)})
         yield Case(f"another scale, {size}", {**main, "sink": sink, "scale": 0.02})
     yield from _degenerate_cases(main, both, sink)

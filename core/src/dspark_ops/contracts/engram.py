@@ -92,6 +92,8 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
     wanted = torch.pow(2.0, torch.arange(-126, 128).double()).bfloat16().unsqueeze(1).expand(254, 32).contiguous()
     powers = {"table": ones, "scales": exponents, "ids": ids, "lo": 0, "hi": 254}
     yield Case("every scale but 0 and 255", powers, {"output": wanted})
+    least = torch.ones(256, 1, dtype=torch.uint8)  # products down to a quarter of bfloat16's least subnormal
+    yield Case("every code at the smallest scale", {**every, "scales": least, "ids": torch.arange(256).view(1, 256)})
     empty = torch.empty(0, 24, dtype=torch.int64)
     yield Case("no tokens", {**every, "ids": empty}, {"output": torch.empty(0, 32, dtype=torch.bfloat16)})
 

@@ -91,6 +91,11 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
     logits = torch.nn.functional.one_hot(torch.arange(1, 37), 64).float()
     inputs = {"candidates": candidates, "logits": logits, "prefix_lens": torch.arange(6), "accept_lens": wild}
     yield Case("lengths outside", inputs, {"correct_len": torch.tensor([0, 0, 0, 5, 5, 5], dtype=torch.int32)})
+    holes = candidates.clone()
+    holes[torch.arange(5), torch.arange(1, 6)] = -1
+    every = torch.full((6,), 6, dtype=torch.int32)
+    expected = {"correct_len": torch.tensor([0, 1, 2, 3, 4, 5], dtype=torch.int32)}
+    yield Case("a missing draft in other places", {**inputs, "candidates": holes, "accept_lens": every}, expected)
     yield Case(
         "the vector of C3.1",
         {

@@ -148,6 +148,8 @@ def _known() -> Iterator[Case]:
     yield _row("O04 c: far below zero", [-200] * 8, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8], 2, [7, 6], [0, 0])
     yield _row("O04 d: a negative bias everywhere", [2, 1, 0, 0, 0, 0, -1, -1], [-2.0] * 8, 2, [0, 1])
     yield _row("O04 e: a NaN ranks first", [nan, 1, 2, 0, 0, 0, 0, 0], [0.0] * 8, 2, [0, 2], [nan, nan])
+    lowest = _row("all -inf without an epsilon", [-inf] * 8, [0.0] * 8, 2, [0, 1], [0, 0])
+    yield Case(lowest.name, {**lowest.inputs, "renorm_eps": 0.0}, lowest.expected)
     yield _row("O04 f: one live expert", [-inf] * 7 + [1], [0.0] * 8, 2, [7, 0], [1, 0])
     spots = [0.0] * 64
     spots[20], spots[50] = inf, nan

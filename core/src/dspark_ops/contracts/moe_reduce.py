@@ -128,6 +128,11 @@ def _masked(name: str, plain: dict[str, Any], shared: Tensor) -> Iterator[Case]:
     poisoned = plain["route_out"].clone()
     poisoned[-1] = float("nan")
     yield Case(f"{name}, a row padded with -1", {**plain, "topk_ids": padded, "route_out": poisoned})
+    for pad_id in (-1, experts, 2**31 - 1):
+        outside = {"topk_ids": padded.where(padded >= 0, pad_id), "expert_mask": torch.ones(experts, dtype=torch.int32)}
+        finite = clean["route_out"].clone()
+        finite[-1] = float("nan")
+        yield Case(f"{name}, all held, a row of id {pad_id}", {**clean, **outside, "route_out": finite})
 
 
 def _known() -> Iterator[Case]:

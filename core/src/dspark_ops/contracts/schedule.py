@@ -127,6 +127,7 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
                 yield Case(f"budget {budget} of {rows}x{gamma}", _inputs(survival, rates, budget))
             yield Case(f"budget, all equal, {rows}x{gamma}", _inputs(torch.full((rows, gamma), 0.5), rates, rows + 1))
             yield Case(f"at least 2, at most {gamma}, {rows}x{gamma}", _inputs(survival, rates, rows, 2, max(gamma, 2)))
+            yield Case(f"at least 2, all admitted, {rows}x{gamma}", _inputs(survival, rates, rows * gamma, 2))
             short = _inputs(survival, rates[: rows + 2], mode="global")
             yield Case(f"table shorter than the step, {rows}x{gamma}", short)
     dying = torch.tensor([[1.0, 1e-6, 9.9e-7], [0.9, float("nan"), float("nan")], [0.0, 0.0, 0.0]])
@@ -134,6 +135,9 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
     for mode in ("early_stop", "global"):
         yield Case(f"{mode}, survival at the floor, NaN and zero", _inputs(dying, flat, mode=mode), _lens(3, 2, 1))
     yield Case("budget, survival at the floor, NaN and zero", _inputs(dying, flat, 99), _lens(3, 2, 1))
+    apart = torch.tensor([[0.9, 0.8, 0.7, 0.6], [0.5, 0.4, 0.3, 0.2]])
+    yield Case("a budget over the first two columns only", _inputs(apart, flat, 4, 1, 3), _lens(3, 2))
+    yield Case("a budget of what the first two columns hold", _inputs(apart, flat, 4, 1, 2), _lens(2, 2))
     yield from _golden_cases()
     yield Case("no requests", _inputs(torch.empty(0, 5), flat), _lens())
 
@@ -142,6 +146,9 @@ def _golden_cases() -> Iterator[Case]:
     survival = torch.tensor([[0.9, 0.72, 0.36], [0.6, 0.3, 0.12]])
     falling = torch.tensor([0, 0, 1, 0.96, 0.9, 0.82, 0.73, 0.65, 0.58], dtype=torch.float64)
     stairs = torch.tensor([0, 0, 1, 0.68, 0.68, 0.68, 0.67, 0.66, 0.5], dtype=torch.float64)
+    halved, sure = torch.tensor([0, 1, 0.5, 0.5], dtype=torch.float64), torch.ones(1, 2)
+    yield Case("a draft that leaves the throughput as it is, early stop", _inputs(sure, halved), _lens(1))
+    yield Case("a draft that leaves the throughput as it is, global", _inputs(sure, halved, mode="global"), _lens(3))
     yield Case("C9.1 vector 2, early stop", _inputs(survival, falling), _lens(3, 2))
     yield Case("C9.1 vector 2, global", _inputs(survival, falling, mode="global"), _lens(3, 2))
     yield Case("C9.1 vector 3, early stop", _inputs(survival, stairs), _lens(1, 1))
