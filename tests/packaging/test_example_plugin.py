@@ -1,4 +1,4 @@
-"""A plugin that lives outside this repository: built as a wheel, installed beside core, and checked without our files."""
+"""A plugin that lives outside this repository: built, installed beside core, and checked without our files."""
 
 from __future__ import annotations
 
