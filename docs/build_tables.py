@@ -25,7 +25,7 @@ ROWS = range(1, 65)
 
 
 def operator_table(registry: Registry) -> str:
-    """Return the table in Markdown: a row per operator, a column per device, the class and the evidence in each cell."""
+    """Return the table in Markdown: a row per operator, a column per device; a cell has who serves and the evidence."""
     plans = {}
     for name in DEVICES:
         device = dspark_ops.Device.simulate(name)
