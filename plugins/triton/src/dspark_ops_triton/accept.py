@@ -10,7 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+#: Requests of a program, and tokens that it holds at most: wide steps share a program among fewer requests.
 ROWS = 16
+TOKENS = 256
 WARPS = 1
 
 
@@ -64,16 +66,18 @@ def accept_finalize(
     new_seq_lens = torch.empty_like(prefix_lens)
     out_tokens = torch.empty(requests, gamma + 1, dtype=torch.int64, device=drafts.device)
     if requests:
-        finalize_kernel[(triton.cdiv(requests, ROWS),)](
+        constants = launch_constants(gamma)
+        finalize_kernel[(triton.cdiv(requests, constants["ROWS"]),)](
             correct_len, bonus, drafts, prefix_lens, commit_lens, new_seq_lens, out_tokens, requests, drafts.stride(0),
-            **launch_constants(gamma), **launch_options(),
+            **constants, **launch_options(),
         )  # fmt: skip
     return commit_lens, new_seq_lens, out_tokens
 
 
 def launch_constants(gamma: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"DRAFTS": gamma, "WIDTH": triton.next_power_of_2(gamma + 1), "ROWS": ROWS}
+    width = triton.next_power_of_2(gamma + 1)
+    return {"DRAFTS": gamma, "WIDTH": width, "ROWS": min(ROWS, TOKENS // width)}
 
 
 def launch_options() -> dict[str, Any]:
