@@ -73,6 +73,7 @@ def c2_cases(scale: str, seed: int) -> Iterator[Case]:
             ("verify", (32, 31), 6),
             ("extend", (0, 5), 11),
             ("extend", (7, 0), 2),
+            ("extend", (0, 11), 11),  # where one request ends, the next one goes on counting
         ):
             begin = torch.tensor([starts[request % 2] for request in range(count)])
             rows = _rows(begin, length, generator)
@@ -85,6 +86,8 @@ def c2_cases(scale: str, seed: int) -> Iterator[Case]:
             padded = rows["out_loc"].clone()
             padded[-(length // 2 + 1) :] = 0
             yield Case(f"{size}, padded at the end", _fresh({**inputs, "out_loc": padded}))
+            gaps = torch.where(rows["positions"] % 4 == 2, 0, rows["out_loc"])
+            yield Case(f"{size}, padded between", _fresh({**inputs, "out_loc": gaps}))
             far = rows["kv_score"].clone()
             far[:, _WIDTH:] *= 200.0
             yield Case(f"{size}, scores far apart", _fresh({**inputs, "kv_score": far}))

@@ -42,12 +42,17 @@ def cases(scale: str, seed: int) -> Iterator[Case]:
             yield Case(f"{name}, half padded with {pad_id}, highest slot only", {**rest, "dedupe": True})
         for valid in sorted({0, rows // 2, rows}):
             wild = ids.clone()
-            wild[valid:] = 2**31 - 1
+            wild[valid:], wild[valid:, :1] = 2**31 - 1, experts
             count = torch.tensor([valid], dtype=torch.int32)
             rest = {**ranked, "topk_ids": wild, "num_valid": count}
             yield Case(f"{name}, {valid} live rows, garbage behind", rest)
             yield Case(f"{name}, {valid} live rows, experts behind", {**rest, "topk_ids": ids, "expert_mask": None})
     yield from _full_blocks()
+    many = torch.arange(2 * 130, dtype=torch.int32).view(2, 130) % 140
+    wide = {"topk_ids": many, "topk_weights": torch.rand(2, 130), "experts": 140, "model_dim": 8, "block_size": 4}
+    yield Case("more than 127 slots, whose words are negative", wide)
+    outside = {**wide, "topk_ids": many[:, :3].contiguous() + 138, "topk_weights": torch.ones(2, 3)}
+    yield Case("ids at the number of experts and behind", outside, {"num_valid_ids": torch.tensor([16, 2]).int()})
     yield from _known()
     for what, held in (("none", None), ("held", [1, 1]), ("remote", [0, 0])):
         inputs = _inputs([], None, held, block=4, top_k=2, experts=2)

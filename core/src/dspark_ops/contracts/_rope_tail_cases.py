@@ -67,7 +67,7 @@ def _index_queries(
     scale: str, seed: int, small: tuple[tuple[int, int], ...], model: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     generator = torch.Generator().manual_seed(seed)
-    table = 64 if scale == "small" else 4096
+    table = 72 if scale == "small" else 4096
     freqs = rope_table(64, table, 160000.0)
     for rows, heads in small if scale == "small" else model:
         q = (3 * torch.randn(rows, heads, 128, generator=generator)).bfloat16()

@@ -92,6 +92,7 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
                 yield Case(f"{name}, {rounding}, weights", {**form, "topk_weights": weights})
                 whole = {**form, "shared": shared, "topk_weights": weights}
                 yield Case(f"{name}, {rounding}, scale 2.446, shared and weights", {**whole, "scale": 2.446})
+                yield Case(f"{name}, {rounding}, scale 2", {**form, "scale": 2.0})
                 yield Case(f"{name}, {rounding}, scale 1, shared", {**form, "shared": shared, "scale": 1.0})
         if scale == "small" or not index:
             yield from _masked(name, plain, shared)

@@ -128,6 +128,11 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
             yield Case(f"budget, all equal, {rows}x{gamma}", _inputs(torch.full((rows, gamma), 0.5), rates, rows + 1))
             yield Case(f"at least 2, at most {gamma}, {rows}x{gamma}", _inputs(survival, rates, rows, 2, max(gamma, 2)))
             yield Case(f"at least 2, all admitted, {rows}x{gamma}", _inputs(survival, rates, rows * gamma, 2))
+            for least in (0, 2):
+                raised = {**_inputs(survival, stairs, mode="global"), "min_verify": least}
+                yield Case(f"global, at least {least}, {rows}x{gamma}", raised)
+                yield Case(f"early stop, at least {least}, {rows}x{gamma}", {**raised, "mode": "early_stop"})
+            yield Case(f"at least 0, none admitted, {rows}x{gamma}", _inputs(survival, rates, 0, 0))
             short = _inputs(survival, rates[: rows + 2], mode="global")
             yield Case(f"table shorter than the step, {rows}x{gamma}", short)
     dying = torch.tensor([[1.0, 1e-6, 9.9e-7], [0.9, float("nan"), float("nan")], [0.0, 0.0, 0.0]])
