@@ -8,6 +8,7 @@ import triton
 
 from dspark_ops import contracts
 from dspark_ops.binding.targets import resolve
+from dspark_ops.conformance.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.selection.planner import make_plan
 from dspark_ops.selection.probe import probe
@@ -38,6 +39,16 @@ def prepared(name: str):
     problem = Problem.at(contract, contract.sites(MODEL)[0])
     function = resolve(kernel.prepare, kernel.op, name)(probe(0), problem, (1, 6, 64)) if kernel.prepare else None
     return function or resolve(kernel.target, kernel.op, name)
+
+
+def inside(name: str):
+    """Return a function that returns the inputs of a call if they lie in the kernel's region, else None."""
+
+    def adapt(inputs):
+        facts = facts_of(contracts.get(name), inputs)
+        return None if any(constraint.check(facts) for constraint in OPERATORS[name].region) else inputs
+
+    return adapt
 
 
 def through_graph(function):
@@ -75,13 +86,14 @@ def through_graph(function):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_graph_follows_changed_inputs_without_a_host_sync(name: str) -> None:
     function = through_graph(prepared(name))
-    assert check_numbers(contracts.get(name), function, device="cuda", seed=3) == []
+    assert check_numbers(contracts.get(name), function, device="cuda", seed=3, adapt=inside(name)) == []
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("scale", ["small", "model"])
 def test_every_case_passes(name: str, scale: str) -> None:
-    assert check_numbers(contracts.get(name), prepared(name), device="cuda", scale=scale, seed=0) == []
+    contract, function = contracts.get(name), prepared(name)
+    assert check_numbers(contract, function, device="cuda", scale=scale, seed=0, adapt=inside(name)) == []
 
 
 def combine_inputs(seed: int, tokens: int = 6) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

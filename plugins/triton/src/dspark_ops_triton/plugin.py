@@ -18,7 +18,7 @@ from dspark_ops.api import (
     hookimpl,
     unit_last_stride,
 )
-from dspark_ops_triton import kernels_accept, kernels_inputs, kernels_mhc
+from dspark_ops_triton import kernels_accept, kernels_attention, kernels_inputs, kernels_mhc
 from dspark_ops_triton.kernels_base import CONFORMANT_ON_H200, TRITON
 
 _ARGMAX = Kernel(
@@ -87,7 +87,15 @@ _FINALIZE = Kernel(
 )
 
 #: Kernels of a family stand in its own module, ``kernels_<family>``.
-KERNELS = (_ARGMAX, _COMBINE_NORM, _FINALIZE, *kernels_mhc.KERNELS, *kernels_accept.KERNELS, *kernels_inputs.KERNELS)
+KERNELS = (
+    _ARGMAX,
+    _COMBINE_NORM,
+    _FINALIZE,
+    *kernels_mhc.KERNELS,
+    *kernels_attention.KERNELS,
+    *kernels_accept.KERNELS,
+    *kernels_inputs.KERNELS,
+)
 
 
 def _interpreted(kernel: Kernel) -> Kernel:

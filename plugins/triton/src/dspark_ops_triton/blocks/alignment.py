@@ -13,3 +13,15 @@ def stride_unit(rows: torch.Tensor) -> int:
     """
     unit = 16 // rows.element_size()
     return 1 if rows.stride(0) % unit or rows.data_ptr() % 16 else unit
+
+
+def common_stride_unit(*tensors: torch.Tensor) -> int:
+    """Return the number of elements in 16 bytes if every run of lanes of all tensors begins on such a boundary, else 1.
+
+    The tensors have one element size and a last stride of 1.
+    """
+    unit = 16 // tensors[0].element_size()
+    aligned = all(
+        tensor.data_ptr() % 16 == 0 and all(stride % unit == 0 for stride in tensor.stride()[:-1]) for tensor in tensors
+    )
+    return unit if aligned else 1

@@ -1,0 +1,82 @@
+"""Device functions for stored codes: power-of-two scales by their exponent byte, e4m3 bytes, values on the fp4 grid.
+
+One function per rounding rule, as in the contracts. Values are finite: NaN and infinities are outside of them.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def pow2ceil_byte(value):
+    """Return the biased exponent, int32, of the smallest power of two that is not below positive float32 values."""
+    bits = value.to(tl.int32, bitcast=True)
+    return ((bits >> 23) & 255) + ((bits & 0x7FFFFF) != 0).to(tl.int32)
+
+
+@triton.jit
+def ue8m0_v4page(amax):
+    """Return the scale byte, int32, of a group of a V4 page: pow2ceil(max(amax, 1e-4) / 448) (N0.4, V4PAGE)."""
+    floored = tl.maximum(amax, 1e-4)
+    return pow2ceil_byte(tl.div_rn(floored, tl.full(floored.shape, 448.0, tl.float32)))
+
+
+@triton.jit
+def power_of_two(byte):
+    """Return the float32 value 2**(byte - 127) of int32 bytes 1 to 254."""
+    return (byte << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def e4m3_code(value):
+    """Return the e4m3 codes, uint8, of float32 values: nearest, ties to even, saturating at 448, sign of zero kept."""
+    clamped = tl.minimum(tl.maximum(value, -448.0), 448.0)
+    return clamped.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+
+
+@triton.jit
+def e4m3_value(code):
+    """Return the float32 values of e4m3 codes, uint8."""
+    return code.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def e4m3_value_by_fnuz(code):
+    """Return what `e4m3_value` does, for a device that converts the format e4m3fnuz only; NaN codes are outside.
+
+    There a code means half as much, and the one of minus zero is its NaN: the result is plus zero instead.
+    """
+    return tl.where(code == 0x80, 0, code).to(tl.uint8).to(tl.float8e4b8, bitcast=True).to(tl.float32) * 2.0
+
+
+@triton.jit
+def e2m1_round(value):
+    """Return float32 values rounded to the e2m1 grid: nearest, ties to the even code, saturating at 6, sign kept.
+
+    Negative values that round to zero give -0.0, and so does -0.0 (N7.3).
+    """
+    magnitude = tl.abs(value)
+    rounded = tl.where(magnitude > 0.25, 0.5, 0.0)
+    rounded = tl.where(magnitude >= 0.75, 1.0, rounded)
+    rounded = tl.where(magnitude > 1.25, 1.5, rounded)
+    rounded = tl.where(magnitude >= 1.75, 2.0, rounded)
+    rounded = tl.where(magnitude > 2.5, 3.0, rounded)
+    rounded = tl.where(magnitude >= 3.5, 4.0, rounded)
+    rounded = tl.where(magnitude > 5.0, 6.0, rounded)
+    sign = value.to(tl.int32, bitcast=True) & -2147483648
+    return (rounded.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def fp4_grid_e4m3_scale(groups, GROUPS: tl.constexpr, LANES: tl.constexpr):
+    """Return float32 groups [GROUPS, LANES] rounded to the fp4 grid, with an e4m3 scale per group (N8.1).
+
+    Negative values that round to zero become -0.0, an exact -0.0 becomes +0.0.
+    """
+    amax = tl.max(tl.abs(groups), axis=1)
+    sixth = tl.div_rn(amax, tl.full(amax.shape, 6.0, tl.float32))
+    scale = e4m3_value(e4m3_code(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0)))
+    scale = tl.broadcast_to(scale[:, None], (GROUPS, LANES))
+    return e2m1_round(tl.where(groups == 0.0, 0.0, tl.div_rn(groups, scale))) * scale

@@ -1,0 +1,125 @@
+"""The kernels around sparse attention: rotated heads, the latent store, the decode and the output projection."""
+
+from __future__ import annotations
+
+from dspark_ops.api import (
+    Kernel,
+    RankClass,
+    Traits,
+    any_gpu,
+    axis,
+    contiguous,
+    dtype,
+    layout,
+    option,
+    unit_last_stride,
+)
+from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
+
+_EXACT_ROWS = Traits(graph_safe=True, batch_invariant=True)
+_POSITIONS = dtype("positions", "int64", "int32")
+
+_Q_ROPE_STORE = Kernel(
+    "q_rope_store",
+    variant="head_pairs",
+    target="dspark_ops_triton.rope:q_rope_store",
+    prepare="dspark_ops_triton.rope:prepare_q_rope_store",
+    arch=any_gpu(),
+    region=[
+        dtype("q", "bfloat16"),
+        dtype("freqs", "float32"),
+        _POSITIONS,
+        unit_last_stride("q", "out"),
+        contiguous("freqs", "positions"),
+        axis("A").between(1, 2**16),
+        axis("D").between(64, 1024),
+        axis("D").multiple_of(2),
+        axis("P").between(2, 64),
+        axis("P").multiple_of(2),
+        axis("T").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=_EXACT_ROWS,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch; 4*A*D + 4*P bytes per token; bit for bit; 64-bit offsets",
+)
+
+_ROPE_TAIL_COPY = Kernel(
+    "rope_tail_copy",
+    variant="head_pairs",
+    target="dspark_ops_triton.rope:rope_tail_copy",
+    prepare="dspark_ops_triton.rope:prepare_rope_tail_copy",
+    arch=any_gpu(),
+    region=[
+        dtype("q", "bfloat16"),
+        dtype("freqs", "float32"),
+        _POSITIONS,
+        contiguous("freqs", "positions"),
+        axis("A").between(1, 2**16),
+        axis("D").between(64, 1024),
+        axis("D").multiple_of(2),
+        axis("P").between(2, 64),
+        axis("P").multiple_of(2),
+        axis("T").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=_EXACT_ROWS,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch; 4*A*D + 4*P bytes per token; any strides; 64-bit offsets",
+)
+
+_K_NORM_ROPE_STORE = Kernel(
+    "k_norm_rope_store",
+    variant="warp_per_row",
+    target="dspark_ops_triton.kv_store:k_norm_rope_store",
+    prepare="dspark_ops_triton.kv_store:prepare_k_norm_rope_store",
+    arch=any_gpu(),
+    region=[
+        dtype("kv", "bfloat16"),
+        dtype("weight", "bfloat16"),
+        dtype("freqs", "float32"),
+        _POSITIONS,
+        dtype("out_loc", "int32"),
+        unit_last_stride("kv"),
+        contiguous("weight", "freqs", "positions", "out_loc", "cache"),
+        layout("cache", "kv_v4"),
+        option("layout").is_("kv_v4"),
+        axis("D").one_of(512),
+        axis("P").one_of(64),
+        axis("B").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=_EXACT_ROWS,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch, one warp per row; about 1870 bytes per row; layout kv_v4 alone; 64-bit offsets",
+)
+
+_SPARSE_MLA_DECODE = Kernel(
+    "sparse_mla_decode",
+    variant="split_entries",
+    target="dspark_ops_triton.attention:sparse_mla_decode",
+    prepare="dspark_ops_triton.attention:prepare_sparse_mla_decode",
+    arch=any_gpu(),
+    region=[
+        dtype("q", "bfloat16"),
+        contiguous("q", "cache", "extra_cache", "lengths", "extra_lengths", "sink"),
+        unit_last_stride("indices", "extra_indices"),
+        layout("cache", "kv_v4"),
+        layout("extra_cache", "kv_v4"),
+        option("layout").is_("kv_v4"),
+        axis("A").between(1, 64),
+        axis("D").one_of(512),
+        axis("W").between(1, 2**20),
+        axis("T").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=_EXACT_ROWS,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="2 launches: parts of 64 columns and their merge, with 2056 scratch bytes per head and part; 64-bit offsets",
+)
+
+KERNELS = (_Q_ROPE_STORE, _ROPE_TAIL_COPY, _K_NORM_ROPE_STORE, _SPARSE_MLA_DECODE)

@@ -1,0 +1,149 @@
+"""The kernels around sparse attention against the cases of their contracts that lie in their regions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime.interpreter import InterpretedFunction
+
+from dspark_ops import contracts
+from dspark_ops.binding.targets import resolve
+from dspark_ops.conformance.facts import facts_of
+from dspark_ops.conformance.numbers import check_numbers
+from dspark_ops_triton.kernels_attention import KERNELS
+
+OPERATORS = {kernel.op: kernel for kernel in KERNELS}
+LAUNCHES = {
+    "q_rope_store": ["turned_copy_kernel"],
+    "rope_tail_copy": ["turned_copy_kernel"],
+    "k_norm_rope_store": ["norm_rope_store_kernel"],
+    "sparse_mla_decode": ["part_kernel", "merge_kernel"],
+}
+
+
+def _function(op: str):
+    return resolve(OPERATORS[op].target, op, op)
+
+
+def _inside(op: str, inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    facts = facts_of(contracts.get(op), inputs)
+    # The interpreter takes a second per case of the decode: one size of two is enough for it.
+    small = op == "sparse_mla_decode" and len(inputs["q"]) == 1 and "lengths" not in inputs
+    return None if small or any(constraint.check(facts) for constraint in OPERATORS[op].region) else inputs
+
+
+def _cases(op: str, seed: int) -> list[dict[str, Any]]:
+    return [dict(case.inputs) for case in contracts.get(op).cases("small", seed) if _inside(op, case.inputs)]
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    seen: list[str] = []
+    run = InterpretedFunction.run
+
+    def count(self: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append(self.__name__)
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(InterpretedFunction, "run", count)
+    return seen
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_kernel_passes_every_case_in_its_region(op: str) -> None:
+    assert check_numbers(contracts.get(op), _function(op), adapt=lambda inputs: _inside(op, inputs)) == []
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_call_is_the_launches_that_the_note_states_and_none_for_no_rows(op: str, launches: list[str]) -> None:
+    contract, cases = contracts.get(op), _cases(op, seed=1)
+    index, dimension = contract.rows_from
+    name = contract.parameters[index].name
+    for inputs, wanted in ((cases[0], LAUNCHES[op]), (cases[-1], [])):
+        assert (inputs[name].shape[dimension] == 0) == (not wanted)
+        launches.clear()
+        _function(op)(**inputs)
+        assert launches == wanted
+    assert OPERATORS[op].note.startswith(str(len(LAUNCHES[op])))
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_row_does_not_depend_on_the_others(op: str) -> None:
+    contract = contracts.get(op)
+    inputs = max(_cases(op, seed=2), key=lambda given: given[contract.parameters[contract.rows_from[0]].name].shape[0])
+    per_row = {item.name for item in contract.arguments if item.shape[0] == contract.rows}
+    row = slice(2, 3)
+    alone = {name: value[row].clone() if name in per_row else value for name, value in inputs.items()}
+    written = [item.name for item in contract.arguments if item.written]
+    for name in written:
+        inputs[name], alone[name] = inputs[name].clone(), alone[name].clone()
+    before = {name: inputs[name].clone() for name in written}
+    together, one = _function(op)(**inputs), _function(op)(**alone)
+    for whole, part in zip(_tuple(together), _tuple(one), strict=True):
+        assert torch.equal(whole[row], part)
+    for name in written:
+        if name in per_row:
+            assert torch.equal(inputs[name][row], alone[name])
+        else:  # what the row alone changes, it changes to the same bytes among others
+            changed = alone[name] != before[name]
+            assert changed.any()
+            assert torch.equal(inputs[name][changed], alone[name][changed])
+
+
+def _tuple(outputs: Any) -> tuple[torch.Tensor, ...]:
+    return () if outputs is None else outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def test_a_nan_in_lanes_that_are_copied_keeps_its_bits() -> None:
+    bits = torch.full((1, 1, 64), 0x7FE1, dtype=torch.int16)
+    q, freqs, zero = bits.view(torch.bfloat16), torch.ones(1, 16), torch.zeros(1, dtype=torch.int64)
+    for op in ("q_rope_store", "rope_tail_copy"):
+        out = torch.zeros_like(q)
+        _function(op)(q, out, freqs, zero)
+        assert torch.equal(out[..., :48].view(torch.int16), bits[..., :48])
+
+
+def test_heads_are_rotated_in_place() -> None:
+    inputs = _cases("rope_tail_copy", seed=3)[0]
+    q = inputs["q"].clone()
+    _function("rope_tail_copy")(**{**inputs, "q": q, "out": q})
+    _function("rope_tail_copy")(**inputs)
+    assert torch.equal(q, inputs["out"])
+
+
+def test_many_parts_of_both_caches_are_merged() -> None:
+    contract, generator = contracts.get("sparse_mla_decode"), torch.Generator().manual_seed(4)
+    inputs = _cases("sparse_mla_decode", seed=4)
+    both = next(given for given in inputs if given.get("sink") is not None and "extra_cache" in given)
+    slots = both["cache"].shape[0] * both["page_size"]
+    window = torch.randint(-1, slots, (1, 130), generator=generator).int()
+    extra = torch.randint(-1, both["extra_cache"].shape[0] * both["page_size"], (1, 600), generator=generator).int()
+    extra[:, 64:128] = -1  # a part without entries between others
+    given = {**both, "q": both["q"][:1, :2].contiguous(), "sink": both["sink"][:2], "indices": window}
+    given |= {"extra_indices": extra, "lengths": torch.tensor([129]).int(), "extra_lengths": torch.tensor([570]).int()}
+    function = _function("sparse_mla_decode")
+    out, lse = function(**given)
+    wanted, wanted_lse = contract.reference(**given)
+    assert (out.float() - wanted.float()).norm() <= 1e-2 * wanted.float().norm()
+    assert (lse - wanted_lse).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "text"),
+    [
+        ("q_rope_store", {"out": torch.zeros(1, 1, 64).bfloat16()}, "wanted out of 1 rows and at least 2 heads, got"),
+        ("rope_tail_copy", {"out": torch.zeros(1, 2, 64).bfloat16()}, "wanted out of shape"),
+        ("k_norm_rope_store", {"layout": "kv_v41"}, "wanted layout kv_v4"),
+        ("k_norm_rope_store", {"page_size": 3}, "wanted a page size that is a power of two, got 3"),
+        ("k_norm_rope_store", {"page_size": 8}, "wanted a contiguous cache .* for kv_v4 pages of 8 slots, got"),
+        ("sparse_mla_decode", {"page_size": 8}, "wanted a contiguous cache .* for kv_v4 pages of 8 slots, got"),
+        ("sparse_mla_decode", {"extra_cache": None}, "extra_cache and extra_indices together, got one of them"),
+        ("sparse_mla_decode", {"layout": "kv_v41"}, "wanted layout kv_v4 and contiguous queries"),
+    ],
+)
+def test_what_would_touch_foreign_memory_is_refused(op: str, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        _function(op)(**{**_cases(op, seed=5)[0], **changes})

@@ -1,0 +1,99 @@
+"""The kernels around sparse attention built for every architecture that is claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
+from dspark_ops_triton import attention, kv_store, rope
+from dspark_ops_triton.kernels_base import INTERPRETED
+
+ARCHES = [name for name, _ in INTERPRETED]
+WIDE_LOAD = {"sm": r"\bLDG\.E\.(ENL2\.256|128)", "gf": r"\b(global|buffer)_load_dwordx4"}
+WIDE_STORE = {"sm": r"\bSTG\.E\.128", "gf": r"\b(global|buffer)_store_dwordx4"}
+MATRIX = {"sm": r"\bHMMA\.16816\.F32\.BF16", "gf": r"\bv_mfma_f32_16x16x\d+_bf16"}
+
+
+def _fused(kernel: CompiledKernel) -> int:
+    return kernel.assembly.count("fma.rn.f32 ") + 2 * kernel.assembly.count("fma.rn.f32x2")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("fused", [True, False], ids=["q_rope_store", "rope_tail_copy"])
+def test_heads_are_copied_16_bytes_at_a_time_and_fused_only_where_the_contract_says_so(arch: str, fused: bool) -> None:
+    integers = ("q_row", "q_head", "out_row", "out_head", "heads")
+    signature = {"q": "*bf16", "out": "*bf16", "freqs": "*fp32", "positions": "*i64", **dict.fromkeys(integers, "i32")}
+    constants = {**rope.launch_constants(512, 64, 8, fused, False), "q_lane": 1, "out_lane": 1}
+    options = rope.launch_options(arch.startswith("gfx"))
+    kernel = compile_kernel(rope.turned_copy_kernel, arch, signature, constants, options, ("q", "out"))
+    assert kernel.spilled == 0
+    assert kernel.registers <= 48
+    assert kernel.shared <= 1024
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 1
+    assert kernel.count(WIDE_STORE[arch[:2]]) == 1
+    if arch.startswith("sm_"):
+        assert _fused(kernel) == (8 if fused else 0), "one per lane of a thread, or none"
+
+
+@pytest.mark.parametrize("arch", ["sm_103", "gfx950"])
+def test_heads_with_spaced_lanes_build_without_spills(arch: str) -> None:
+    integers = ("q_row", "q_head", "q_lane", "out_row", "out_head", "out_lane", "heads")
+    signature = {"q": "*bf16", "out": "*bf16", "freqs": "*fp32", **dict.fromkeys(integers, "i32")}
+    constants = {**rope.launch_constants(512, 64, 1, False, True), "positions": None}
+    options = rope.launch_options(arch.startswith("gfx"))
+    assert compile_kernel(rope.turned_copy_kernel, arch, signature, constants, options).spilled == 0
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_one_warp_stores_a_latent_row(arch: str) -> None:
+    integers = ("kv_stride", "slots", "page_shift", "page_units")
+    signature = {
+        "kv": "*bf16", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64", "out_loc": "*i32",
+        "cache": "*u8", **dict.fromkeys(integers, "i32"), "eps": "fp32",
+    }  # fmt: skip
+    options, aligned = kv_store.launch_options(), ("kv", "weight", "cache")
+    kernel = compile_kernel(kv_store.norm_rope_store_kernel, arch, signature, {"UNIT": 8}, options, aligned)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 80
+    assert kernel.shared <= 128
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 2
+    assert kernel.count(WIDE_STORE[arch[:2]]) >= 1
+    if arch.startswith("sm_"):
+        assert kernel.count(r"\bF2FP\.SATFINITE\.E4M3") >= 4, "the hardware rounds to e4m3"
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_part_of_the_decode_multiplies_on_tensor_cores_and_keeps_its_entries_in_registers(arch: str) -> None:
+    tiles = attention.tiles_of(arch)
+    pointers = {
+        "q": "*bf16", "cache": "*u8", "indices": "*i32", "lengths": "*i32", "extra_cache": "*u8",
+        "extra_indices": "*i32", "extra_lengths": "*i32", "sums": "*fp32", "statistics": "*fp32",
+    }  # fmt: skip
+    integers = (
+        "heads", "width", "extra_width", "index_row", "extra_index_row", "slots", "extra_slots", "page_shift",
+        "page_units", "extra_page_shift", "extra_page_units", "window_parts", "has_lengths", "has_extra_lengths",
+    )  # fmt: skip
+    signature = {**pointers, **dict.fromkeys(integers, "i32"), "scale": "fp32"}
+    kernel = compile_kernel(
+        attention.part_kernel, arch, signature, attention.part_constants(tiles), attention.part_options(tiles),
+        ("q", "cache", "extra_cache", "sums", "statistics"),
+    )  # fmt: skip
+    assert kernel.spilled == 0
+    assert kernel.registers <= (224 if arch.startswith("sm_") else 512)
+    assert kernel.shared <= 16384
+    assert kernel.count(MATRIX[arch[:2]]) >= 64
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 7, "each thread reads 16 codes of each group at once"
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_merge_of_the_decode_is_small(arch: str) -> None:
+    tiles = attention.tiles_of(arch)
+    signature = {
+        "sums": "*fp32", "statistics": "*fp32", "sink": "*fp32", "out": "*bf16", "lse": "*fp32", "count": "i32",
+    }  # fmt: skip
+    aligned = ("sums", "statistics", "out", "lse")
+    options = attention.merge_options(tiles)
+    kernel = compile_kernel(attention.merge_kernel, arch, signature, {"MERGED": tiles.merged}, options, aligned)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 96
+    assert kernel.shared <= 4096
