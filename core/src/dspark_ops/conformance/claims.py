@@ -65,8 +65,6 @@ def check_claims(subject: Subject, cases: list[Case], seed: int) -> Claims:
             subject.target()
         except BindingError as error:
             fail("target", str(error))
-    else:
-        claims.not_covered.append(f"import of {subject.registered.kernel.target}: {subject.why_not}")
     for name, what in _architectures(subject, claims):
         fail(name, what)
     region = _region(subject)

@@ -76,7 +76,8 @@ class KernelCheck:
         done.counts["points"] = claims.points
         done.not_covered += claims.not_covered
         if not self.subject.place:
-            done.not_covered.append(f"calls inside the region: {self.subject.why_not}")
+            what = f"import of {self.subject.registered.kernel.target}, calls inside the region"
+            done.not_covered.append(f"{what}: {self.subject.why_not}")
         elif claims.base is not None:
             called = 0
             for point in claimed_points(self.subject, cases, claims.base):

@@ -188,7 +188,7 @@ def _written(contract: Contract, base: Case) -> Iterator[tuple[str, dict[str, An
         if argument.written and isinstance(value, torch.Tensor) and value.dtype in fills:
             changed[argument.name] = torch.full_like(value, fills[value.dtype])
     if changed:
-        yield "other contents of what is written", {**base.inputs, **changed}
+        yield "other contents before the call", {**base.inputs, **changed}
 
 
 def _padded(contract: Contract, cases: list[Case]) -> Iterator[tuple[Case, Tensor]]:
