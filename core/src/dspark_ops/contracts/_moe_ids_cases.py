@@ -48,8 +48,9 @@ def pack_cases(scale: str, seed: int) -> Iterator[Case]:
             ids, weights = _choice(generator, rows, experts, top_k)
             yield Case(f"{rows}x{top_k}", {"ids": ids, "weights": weights})
             yield Case(f"{rows}x{top_k}, int64 ids", {"ids": ids.long(), "weights": weights})
-            ids[rows // 2 :], weights[rows // 2 :] = -1, 0.0
-            yield Case(f"{rows}x{top_k}, the second half padded", {"ids": ids, "weights": weights})
+            padded = (torch.arange(rows) >= rows // 2).unsqueeze(1)
+            half = {"ids": ids.masked_fill(padded, -1), "weights": weights.masked_fill(padded, 0.0)}
+            yield Case(f"{rows}x{top_k}, the second half padded", half)
     for name, words in (("O06", KNOWN_WORDS), ("edges of the weight", EDGE_WORDS)):
         inputs, expected = _words(words)
         yield Case(name, inputs, expected)
