@@ -116,6 +116,8 @@ def satisfied(
 
 def _values(constraint: Constraint, contract: Contract, problem: Problem) -> tuple[list[Any], list[Any]]:
     kind, test, values = constraint.kind, constraint.test, constraint.values
+    # Sizes without an end of their own are looked at beside the one that the facts have, which other constraints admit.
+    have = (value_in(problem, constraint) or 1) if kind in ("axis", "elements") else 1
     if test == "between":
         low, high = values
         inside = [bound for bound in (low, high) if bound is not None]
@@ -123,9 +125,11 @@ def _values(constraint: Constraint, contract: Contract, problem: Problem) -> tup
         return inside, [*outside, high + 1] if high is not None else outside
     if test == "multiple_of":
         step = values[0]
-        return [step, 3 * step], [step + 1, 2 * step - 1] if step > 2 else [step + 1] if step > 1 else []
+        near = max(have - have % step, step)
+        return [near, near + step], [near + 1, near + step - 1] if step > 1 else []
     if test == "power_of_two":
-        return [64, 128], [96, 127]
+        near = 1 << max(have.bit_length() - 1, 0)
+        return [near, 2 * near], [3 * near]
     if test != "one_of":
         return [], []
     if kind in ("axis", "elements"):

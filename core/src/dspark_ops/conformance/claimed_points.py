@@ -54,7 +54,9 @@ def claimed_points(subject: Subject, cases: list[Case], base: Problem) -> Iterat
         if (key := f"{constraint.kind} {constraint.subject} {value}") in seen:
             continue
         seen.add(key)
-        yield _point(subject, templates, constraint, value, name)
+        point = _point(subject, templates, constraint, value, name)
+        if point is not None:
+            yield point
 
 
 def _borders(subject: Subject, base: Problem) -> Iterator[tuple[Constraint, Any]]:
@@ -89,13 +91,17 @@ def _grown(subject: Subject, templates: list[Case]) -> Iterator[tuple[Constraint
             yield Constraint("axis", axis, "between", (0, None), f"no constraint on {axis}"), sizes[axis] + 1
 
 
-def _point(subject: Subject, templates: list[Case], constraint: Constraint, value: Any, name: str) -> ClaimedPoint:
+def _point(
+    subject: Subject, templates: list[Case], constraint: Constraint, value: Any, name: str
+) -> ClaimedPoint | None:
+    """Return the point, or None where another constraint excludes it: then it is not claimed."""
     exact = [case for case in templates if _lies_at(subject, case, constraint, value)]
     if exact:
         return ClaimedPoint(f"{name}, as in {exact[0].name}", exact[0].inputs)
     if not templates:
         return ClaimedPoint(name, why_not="no case of the contract lies in the region")
     why = "no case of the contract can be changed so"
+    claimed = True
     for template in _nearest(subject, templates, constraint, value)[:6]:
         size = _size_with(subject, template, constraint, value)
         if size > BUDGETS.get(subject.place, BUDGETS["cpu"]):
@@ -105,12 +111,12 @@ def _point(subject: Subject, templates: list[Case], constraint: Constraint, valu
         if inputs is None:
             continue
         if not subject.accepts(inputs):
-            why = f"the rest of the region excludes it ({subject.refusals(subject.facts(inputs))[0]})"
+            claimed = False
         elif runs_on_reference(subject.contract, inputs, BUDGETS.get(subject.place, BUDGETS["cpu"])):
             return ClaimedPoint(f"{name}, made from {template.name}", inputs)
         else:
             why = "the contract's reference does not take what a case becomes so"
-    return ClaimedPoint(name, why_not=why)
+    return ClaimedPoint(name, why_not=why) if claimed else None
 
 
 def _lies_at(subject: Subject, case: Case, constraint: Constraint, value: Any) -> bool:
