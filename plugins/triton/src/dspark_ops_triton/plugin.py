@@ -18,7 +18,14 @@ from dspark_ops.api import (
     hookimpl,
     unit_last_stride,
 )
-from dspark_ops_triton import kernels_accept, kernels_attention, kernels_inputs, kernels_mhc
+from dspark_ops_triton import (
+    kernels_accept,
+    kernels_attention,
+    kernels_compress,
+    kernels_inputs,
+    kernels_mhc,
+    kernels_moe,
+)
 from dspark_ops_triton.kernels_base import CONFORMANT_ON_H200, TRITON
 
 _ARGMAX = Kernel(
@@ -92,7 +99,9 @@ KERNELS = (
     _COMBINE_NORM,
     _FINALIZE,
     *kernels_mhc.KERNELS,
+    *kernels_moe.KERNELS,
     *kernels_attention.KERNELS,
+    *kernels_compress.KERNELS,
     *kernels_accept.KERNELS,
     *kernels_inputs.KERNELS,
 )

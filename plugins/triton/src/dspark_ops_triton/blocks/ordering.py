@@ -21,17 +21,22 @@ def keep_first(best, best_column, value, column):
 
 
 @triton.jit
+def ordered_bits(value):
+    """Return int32 that order as float32 values do; -0.0 comes before +0.0, and NaNs lie outside of the infinities."""
+    bits = value.to(tl.int32, bitcast=True)
+    # A negative float's magnitude orders backwards: flip its other bits.
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
 def pack(value, column):
     """Return one int64 per pair of float32 value and column below 2**31 - 1: a larger integer is the better pair.
 
     Bits 62 to 31 hold the value's bits, remapped so that they order as unsigned integers; bits 30 to 0 hold the column,
     complemented so that the lowest wins. The result is positive, so 0 is below every pair.
     """
-    value = tl.where(value == 0.0, 0.0, value)
-    bits = value.to(tl.int32, bitcast=True)
-    # A negative float's magnitude orders backwards: flip its other bits. A NaN gets the largest key of all.
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    ordered = tl.where(value != value, 0x7FFFFFFF, ordered)
+    ordered = ordered_bits(tl.where(value == 0.0, 0.0, value))
+    ordered = tl.where(value != value, 0x7FFFFFFF, ordered)  # a NaN gets the largest key of all
     key = ordered.to(tl.int64) + 0x80000000
     return (key << 31) | (0x7FFFFFFF - column).to(tl.int64)
 

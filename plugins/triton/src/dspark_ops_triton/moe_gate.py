@@ -1,0 +1,178 @@
+"""Portable ``moe_gate_topk`` and ``moe_gate_topk_packed``: one body, one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dspark_ops_triton.blocks.choosing import TAKEN, best_of_row, rank_key
+from dspark_ops_triton.blocks.elementary import sqrt_softplus
+from dspark_ops_triton.blocks.expert_words import expert_word
+
+#: Warps (waves on AMD) of a row. Each has a group of the experts to itself and chooses from it without the others.
+WARPS = 4
+
+
+@triton.jit(
+    do_not_specialize=["row_stride", "alt_token_id", "pad_id"],
+    do_not_specialize_on_alignment=["bias", "bias_alt", "input_ids", "num_valid", "column_stride"],
+)
+def gate_kernel(
+    logits, bias, bias_alt, input_ids, num_valid, weights, ids, packed,
+    row_stride, column_stride, routed_scaling, renorm_eps, pad_id, alt_token_id,
+    EXPERTS: tl.constexpr, TOP: tl.constexpr, SLOTS: tl.constexpr, GROUPS: tl.constexpr, LANES: tl.constexpr,
+    DEPTH: tl.constexpr, ALTERNATIVE: tl.constexpr, PADDED: tl.constexpr, PACKED: tl.constexpr,
+):  # fmt: skip
+    """Choose TOP of EXPERTS for one row; each of GROUPS warps first chooses from LANES * DEPTH of them."""
+    row = tl.program_id(0)
+    expert = tl.arange(0, GROUPS)[None, :, None] * LANES + tl.arange(0, LANES)[None, None, :]
+    expert += tl.arange(0, DEPTH)[:, None, None] * (GROUPS * LANES)
+    mask = expert < EXPERTS
+    start = logits + row.to(tl.int64) * row_stride
+    logit = tl.load(start + expert.to(tl.int64) * column_stride, mask=mask, other=0.0).to(tl.float32)
+    offset = tl.load(bias + expert, mask=mask, other=0.0).to(tl.float32)
+    if ALTERNATIVE:
+        # both are loaded: waiting for the token to know which one would take longer
+        other = tl.load(bias_alt + expert, mask=mask, other=0.0).to(tl.float32)
+        offset = tl.where(tl.load(input_ids + row) == alt_token_id, other, offset)
+    score = sqrt_softplus(logit)
+    key = tl.where(mask, rank_key(score + offset), TAKEN)
+    bits = tl.where(score != score, 0x7FC00000, score.to(tl.int32, bitcast=True))
+    column, chosen_bits = best_of_row(key, bits, expert, TOP, SLOTS)
+
+    slot = tl.arange(0, LANES)
+    chosen = slot < TOP
+    value = chosen_bits.to(tl.float32, bitcast=True)
+    total = tl.sum(tl.where(chosen, value, 0.0), axis=0)
+    divisor = tl.where(renorm_eps > 0.0, total + renorm_eps, tl.where(total > 0.0, total, 1.0))
+    weight = tl.div_rn(value, divisor.broadcast_to(value.shape)) * routed_scaling
+    if PADDED:
+        live = row < tl.load(num_valid)
+        weight = tl.where(live, weight, 0.0)
+        column = tl.where(live, column, pad_id)
+    out = row.to(tl.int64) * TOP + slot
+    tl.store(weights + out, weight, mask=chosen)
+    tl.store(ids + out, column, mask=chosen)
+    if PACKED:
+        tl.store(packed + out, expert_word(column, weight), mask=chosen)
+
+
+def moe_gate_topk(
+    logits: Tensor, bias: Tensor, top_k: int, routed_scaling: float = 1.5, renorm_eps: float = 1e-20, pad_id: int = -1,
+    num_valid: Tensor | None = None, bias_alt: Tensor | None = None, input_ids: Tensor | None = None,
+    alt_token_id: int = -1, numerics: str = "log1p",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the weights and ids of the experts chosen for each token.
+
+    Args:
+        logits: [M, E] float32, bfloat16 or float16, any strides.
+        bias: [E] float32 or bfloat16.
+        top_k: experts per token, at most E.
+        routed_scaling: factor applied after the division.
+        renorm_eps: added to the sum of the chosen scores; 0: the sum itself divides, or 1 where it is 0.
+        pad_id: id of padded rows.
+        num_valid: [1] int32; rows from it on are padding. None: none is.
+        bias_alt: [E] float32 or bfloat16, of rows whose token is `alt_token_id`.
+        input_ids: [M] int64, needed with `bias_alt`.
+        alt_token_id: the token that asks for `bias_alt`.
+        numerics: ``log1p``.
+
+    Returns:
+        weights [M, top_k] float32 and ids [M, top_k] int32.
+
+    Bytes moved: the logits once, 8 per choice, the bias from cache. Launches: 1, none for no rows.
+
+    Source: N2, O04.
+    """
+    weights, ids, _ = _launch(
+        logits, bias, top_k, routed_scaling, renorm_eps, pad_id, num_valid, bias_alt, input_ids, alt_token_id, False
+    )
+    return weights, ids
+
+
+def moe_gate_topk_packed(
+    logits: Tensor, bias: Tensor, top_k: int, routed_scaling: float = 1.5, renorm_eps: float = 1e-20, pad_id: int = -1,
+    num_valid: Tensor | None = None, bias_alt: Tensor | None = None, input_ids: Tensor | None = None,
+    alt_token_id: int = -1, numerics: str = "log1p",
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return what `moe_gate_topk` returns, and the same choice as packed words, [M, top_k] int32.
+
+    Arguments are those of `moe_gate_topk`; `pad_id` fits 16 bits.
+
+    Bytes moved: those of `moe_gate_topk`, and 4 per choice. Launches: 1, none for no rows.
+
+    Source: N2.
+    """
+    return _launch(
+        logits, bias, top_k, routed_scaling, renorm_eps, pad_id, num_valid, bias_alt, input_ids, alt_token_id, True
+    )
+
+
+def _launch(
+    logits: Tensor, bias: Tensor, top_k: int, routed_scaling: float, renorm_eps: float, pad_id: int,
+    num_valid: Tensor | None, bias_alt: Tensor | None, input_ids: Tensor | None, alt_token_id: int, pack: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    rows, experts = logits.shape
+    weights = torch.empty(rows, top_k, dtype=torch.float32, device=logits.device)
+    ids = torch.empty(rows, top_k, dtype=torch.int32, device=logits.device)
+    packed = torch.empty_like(ids) if pack else ids
+    alternative = bias_alt is not None and input_ids is not None
+    if rows:
+        gate_kernel[(rows,)](
+            logits, bias, bias_alt if alternative else bias, input_ids if alternative else ids,
+            ids if num_valid is None else num_valid, weights, ids, packed, logits.stride(0), logits.stride(1),
+            float(routed_scaling), float(renorm_eps), pad_id, alt_token_id,
+            **launch_constants(
+                experts, top_k, alternative, num_valid is not None, pack, torch.version.hip is not None
+            ),
+            **launch_options(),
+        )  # fmt: skip
+    return weights, ids, packed
+
+
+def launch_constants(
+    experts: int, top_k: int, alternative: bool, padded: bool, pack: bool, amd: bool
+) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch."""
+    lanes = 64 if amd else 32
+    depth = triton.next_power_of_2(triton.cdiv(experts, WARPS * lanes))
+    return {
+        "EXPERTS": experts, "TOP": top_k, "SLOTS": triton.next_power_of_2(top_k), "GROUPS": WARPS, "LANES": lanes,
+        "DEPTH": depth, "ALTERNATIVE": alternative, "PADDED": padded, "PACKED": pack,
+    }  # fmt: skip
+
+
+def launch_options() -> dict[str, Any]:
+    """Return the compiler options of a launch. Contraction is off: scores round as the contract has it."""
+    return {"num_warps": WARPS, "enable_fp_fusion": False}
+
+
+def prepare_moe_gate_topk(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return `moe_gate_topk`, compiled for the site's sizes and dtypes, with and without what is optional."""
+    return _prepare(moe_gate_topk, device, site)
+
+
+def prepare_moe_gate_topk_packed(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return `moe_gate_topk_packed`, compiled as `prepare_moe_gate_topk` does."""
+    return _prepare(moe_gate_topk_packed, device, site)
+
+
+def _prepare(function: Callable[..., tuple[Tensor, ...]], device: Any, site: Any) -> Callable[..., tuple[Tensor, ...]]:
+    if device.arch.vendor != "cpu":
+        experts, top_k = site.axes["E"], site.options["top_k"]
+        dtypes = {name: getattr(torch, site.dtypes.get(name, "float32")) for name in ("logits", "bias", "bias_alt")}
+        logits = torch.zeros(2, experts, dtype=dtypes["logits"], device="cuda")
+        bias = torch.zeros(experts, dtype=dtypes["bias"], device="cuda")
+        bias_alt = torch.zeros(experts, dtype=dtypes["bias_alt"], device="cuda")
+        count = torch.ones(1, dtype=torch.int32, device="cuda")
+        tokens = torch.zeros(2, dtype=torch.int64, device="cuda")
+        function(torch.zeros(experts, 2, dtype=dtypes["logits"], device="cuda").T, bias, top_k)
+        for num_valid in (None, count):
+            function(logits, bias, top_k, num_valid=num_valid)
+            function(logits, bias, top_k, num_valid=num_valid, bias_alt=bias_alt, input_ids=tokens)
+    return function

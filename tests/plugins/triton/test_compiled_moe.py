@@ -1,0 +1,66 @@
+"""The kernels around the experts built for every architecture that is claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
+from dspark_ops_triton import activation, moe_gate, moe_pack
+from dspark_ops_triton.kernels_base import INTERPRETED
+
+ARCHES = [name for name, _ in INTERPRETED]
+
+
+def _gate(arch: str, experts: int, top_k: int, logits: str = "fp32", optional: bool = True) -> CompiledKernel:
+    signature = {
+        "logits": f"*{logits}", "bias": "*fp32", "bias_alt": "*fp32", "input_ids": "*i64", "num_valid": "*i32",
+        "weights": "*fp32", "ids": "*i32", "packed": "*i32", "row_stride": "i32", "routed_scaling": "fp32",
+        "renorm_eps": "fp32", "pad_id": "i32", "alt_token_id": "i32",
+    }  # fmt: skip
+    amd = arch.startswith("gfx")
+    constants = {**moe_gate.launch_constants(experts, top_k, optional, optional, True, amd), "column_stride": 1}
+    aligned = ("logits", "weights", "ids", "packed")
+    return compile_kernel(moe_gate.gate_kernel, arch, signature, constants, moe_gate.launch_options(), aligned)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_gate_keeps_a_row_in_registers_and_its_warps_meet_rarely(arch: str) -> None:
+    kernel = _gate(arch, 384, 6)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 64
+    assert kernel.shared <= 1024
+    # barriers do not grow with the choices: the rounds of a choice stay inside a warp
+    assert kernel.count(r"\bBAR\.SYNC|\bs_barrier") <= 12
+    if arch.startswith("sm_"):
+        assert kernel.count(r"REDUX\.(MAX|MIN)\.S32") >= 2 * 2 * 6
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+def test_the_largest_gate_of_the_region_does_not_spill(arch: str) -> None:
+    kernel = _gate(arch, 512, 16, logits="bf16", optional=False)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 128
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_activation_loads_16_bytes_at_a_time(arch: str) -> None:
+    amd = arch.startswith("gfx")
+    block = activation.AMD_BLOCK if amd else activation.BLOCK
+    signature = {"gate_up": "*bf16", "out": "*bf16", "row_stride": "i32", "limit": "fp32"}
+    constants = activation.launch_constants(576, True, 8, block)
+    kernel = compile_kernel(
+        activation.silu_mul_clamp_kernel, arch, signature, constants, activation.launch_options(), ("gate_up", "out")
+    )
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 96
+    assert kernel.count(r"\b(global|buffer)_load_dwordx4" if amd else r"\bLDG\.E\.128") == 2
+    assert kernel.count(r"\b(global|buffer)_store_dwordx4" if amd else r"\bSTG\.E\.128") == 1
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_packing_is_small(arch: str) -> None:
+    signature = {"ids": "*i64", "weights": "*fp32", "out": "*i32", "count": "i64"}
+    constants, options = {"BLOCK": moe_pack.BLOCK}, moe_pack.launch_options()
+    kernel = compile_kernel(moe_pack.pack_kernel, arch, signature, constants, options)
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 64
