@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 
 import dspark_ops
 from dspark_ops import Plan, contracts
-from dspark_ops.api import RankClass, axis
 from dspark_ops.binding.checked import checked
 from dspark_ops.contracts.values import Values, between, evaluate, index_into, unknown_names
 from dspark_ops.errors import ContractError
@@ -155,36 +153,35 @@ def test_nothing_is_written_by_a_refused_call() -> None:
     assert not torch.equal(inputs["cache"], before)
 
 
-def test_the_parts_of_a_composed_operator_are_checked_too(fakes: Any) -> None:
-    """`pick_and_tidy` is served by its parts; `pick` admits float32 of rank 2 only, and so says the part."""
-    loose = contracts.Argument("y", ("B", "V"), ("float32", "float64"))
-    whole = replace(fakes.contracts["pick_and_tidy"], parameters=(loose,))
-    world = {**fakes.contracts, "pick_and_tidy": whole}
-    kernel = fakes.kernel(region=[axis("R").at_most(60)])
-    calls: list[str] = []
-    fakes.function("one", lambda x, top=1: calls.append("pick"))
-    made = fakes.plan(kernel, device=fakes.cpu, rows=range(1, 5), operators=("pick_and_tidy",), contracts=world)
-    ops = made.bind(contracts=world.__getitem__, check=True)
-    ops.pick_and_tidy(torch.zeros(2, 8))
-    assert calls == ["pick"]
-    text = refusal(ops.pick_and_tidy, torch.zeros(2, 8, dtype=torch.float64))
-    assert text == (
-        "pick (kernel plug/pick/one, part of pick_and_tidy): argument x: wanted dtype float32 or bfloat16, got float64"
+def test_the_parts_of_a_composed_operator_are_checked_too(step: dict[str, Any]) -> None:
+    whole = contracts.get("accept_tail")
+    logits = replace(whole.arguments[1], dtypes=("float32", "float64"))
+    loose = replace(whole, parameters=tuple(logits if item.name == "logits" else item for item in whole.parameters))
+    made = plan("accept_tail")
+    ops = made.bind(contracts=lambda name: loose if name == "accept_tail" else contracts.get(name), check=True)
+    assert len(ops.accept_tail(**step)) == 6
+    assert refusal(ops.accept_tail, **{**step, "logits": step["logits"].double()}) == (
+        "argmax_rows (kernel core/argmax_rows/reference, part of accept_tail): argument x: wanted dtype float32 or "
+        "bfloat16 or float16, got float64"
     )
-    assert calls == ["pick"]
-    assert made.bind(contracts=world.__getitem__).pick_and_tidy is not ops.pick_and_tidy
 
 
-def test_the_kernel_named_is_the_one_of_the_row_count(fakes: Any) -> None:
-    for name in ("few", "many"):
-        fakes.function(name, lambda x, top=1: None)
-    few = fakes.kernel(variant="few", rank=RankClass.FUSED, region=[axis("R").at_most(8)])
-    made = fakes.plan(few, fakes.kernel(variant="many"), device=fakes.cpu)
-    ops = made.bind(contracts=fakes.contracts.__getitem__, check=True)
-    assert refusal(ops.pick, torch.zeros(8, 4), "x").startswith("pick (kernel plug/pick/few or plug/pick/many): option")
-    assert ops.pick(torch.zeros(8, 4)) is None
-    assert "kernel plug/pick/few or plug/pick/many" in refusal(ops.pick, torch.zeros(65, 4))
-    assert sys.modules["fake_kernels"].few is fakes.bind(made).at(rows=8).pick
+def test_the_kernel_named_is_the_one_of_the_row_count() -> None:
+    served: list[str] = []
+    by_rows = {1: lambda x: served.append("few"), 2: lambda x: served.append("many")}
+    function = checked(contracts.get("argmax_rows"), by_rows, {1: "a/few", 2: "a/many"}, planned="1-2")
+    function(torch.zeros(2, 4))
+    assert served == ["many"]
+    text = refusal(function, torch.zeros(2, 4, dtype=torch.int32))
+    assert text.startswith("argmax_rows (kernel a/few or a/many): argument x: wanted dtype")
+    assert "kernel a/few or a/many" in refusal(function, torch.zeros(3, 4))
+
+
+def test_a_value_is_refused_in_the_name_of_the_kernel_that_would_have_run(step: dict[str, Any]) -> None:
+    contract = contracts.get("accept_greedy")
+    inputs = {"candidates": step["candidates"], "target_ids": step["candidates"], "verify_lens": torch.tensor([7, 6])}
+    function = checked(contract, dict.fromkeys((1, 2), print), {1: "a/few", 2: "a/many"}, planned="1-2")
+    assert refusal(function, **inputs).startswith("accept_greedy (kernel a/many): argument verify_lens: wanted values")
 
 
 def test_what_a_kernel_raises_is_its_own() -> None:
