@@ -104,6 +104,7 @@ def hash_cases(scale: str, seed: int) -> Iterator[Case]:
             logits = torch.randn(rows, experts, generator=generator) * spread
             plain = {"logits": logits, "input_ids": tokens, "table": table}
             yield Case(f"{name}, spread {spread:g}", plain)
+        yield Case(f"{name}, a large epsilon", {**plain, "renorm_eps": 0.5})
         yield Case(f"{name}, bfloat16", {**plain, "logits": logits.bfloat16()})
         yield Case(f"{name}, float16, int32 tokens", {**plain, "logits": logits.half(), "input_ids": tokens.int()})
         yield Case(f"{name}, transposed logits", {**plain, "logits": logits.T.contiguous().T})

@@ -48,8 +48,8 @@ def cases(scale: str, seed: int) -> Iterator[Case]:
             yield Case(f"{name}, {valid} live rows, garbage behind", rest)
             yield Case(f"{name}, {valid} live rows, experts behind", {**rest, "topk_ids": ids, "expert_mask": None})
     yield from _full_blocks()
-    many = torch.arange(2 * 130, dtype=torch.int32).view(2, 130) % 140
-    wide = {"topk_ids": many, "topk_weights": torch.rand(2, 130), "experts": 140, "model_dim": 8, "block_size": 4}
+    many = torch.arange(2 * 128, dtype=torch.int32).view(2, 128) % 140
+    wide = {"topk_ids": many, "topk_weights": torch.rand(2, 128), "experts": 140, "model_dim": 8, "block_size": 4}
     yield Case("more than 127 slots, whose words are negative", wide)
     outside = {**wide, "topk_ids": many[:, :3].contiguous() + 138, "topk_weights": torch.ones(2, 3)}
     yield Case("ids at the number of experts and behind", outside, {"num_valid_ids": torch.tensor([8, 2]).int()})

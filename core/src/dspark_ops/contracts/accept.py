@@ -220,9 +220,7 @@ def _tail_sites(shapes: ModelShapes) -> tuple[Site, ...]:
     return (Site("verify", axes={"W": shapes.rows_per_request, "V": shapes.vocab}),)
 
 
-_CANDIDATES = Argument(
-    "candidates", ("B", "W"), ("int64",), strides="unit_last", doc="anchor and drafts; -1 = no draft"
-)
+_CANDIDATES = Argument("candidates", ("B", "W"), ("int64",), strides="unit_last", doc="anchor, drafts; -1 = no draft")
 _VERIFY_LENS = Argument(
     "verify_lens", ("B",), ("int32", "int64"), optional=True, doc="rows verified; 0 = padding", values=between(0, "W")
 )

@@ -44,8 +44,13 @@ def sinkhorn(logits: Tensor, iterations: int, eps: float) -> Tensor:
 
 
 def mhc_mix_sinkhorn(
-    x: Tensor, fn: Tensor, scale: Tensor, base: Tensor,
-    rms_eps: float = 1e-20, hc_eps: float = 1e-6, iterations: int = 20,
+    x: Tensor,
+    fn: Tensor,
+    scale: Tensor,
+    base: Tensor,
+    rms_eps: float = 1e-20,
+    hc_eps: float = 1e-6,
+    iterations: int = 20,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mixing weights of one site per token: `pre` (for the next site), `post` and `comb` (for this one).
 
@@ -148,7 +153,7 @@ def _mix_cases(scale: str, seed: int) -> Iterator[Case]:
             x = (torch.randn(tokens, 4 * hidden, generator=generator) * magnitude).bfloat16()
             yield Case(f"random {tokens}x4x{hidden}, magnitude {magnitude:g}", {"x": x, **parameters})
         same = x[:, :hidden].repeat(1, 4)
-        yield Case(f"four equal copies {tokens}x4x{hidden}", {"x": same, **parameters})
+        yield Case(f"equal copies, hc_eps 1e-3 {tokens}x4x{hidden}", {"x": same, **parameters, "hc_eps": 1e-3})
     yield Case("a token of zeros leaves the base alone", {"x": torch.zeros(2, 4 * hidden).bfloat16(), **parameters})
     for name, rows, iterations in (("one Sinkhorn iteration", x, 1), ("no tokens", x[:0], 20)):
         yield Case(name, {"x": rows, **parameters, "iterations": iterations})
