@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import attention, kv_store, rope
+from dspark_ops_triton import attention, kv_store, rope, rope_wo_a
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -97,3 +97,24 @@ def test_the_merge_of_the_decode_is_small(arch: str) -> None:
     assert kernel.spilled == 0
     assert kernel.registers <= 96
     assert kernel.shared <= 4096
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("tokens", [6, 32, 64])
+def test_the_projection_sums_by_one_instruction_at_every_number_of_tokens(arch: str, tokens: int) -> None:
+    tiles = rope_wo_a.tiles_for(tokens, arch.startswith("gfx"))
+    signature = {
+        "o": "*bf16", "weight": "*bf16", "out": "*bf16", "freqs": "*fp32", "positions": "*i64",
+        "tokens": "i32", "o_row": "i32", "o_group": "i32", "columns": "i32",
+    }  # fmt: skip
+    kernel = compile_kernel(
+        rope_wo_a.rope_wo_a_kernel, arch, signature, rope_wo_a.launch_constants(tiles, 4096, 512, 64, 8),
+        rope_wo_a.launch_options(tiles), ("o", "weight", "out"),
+    )  # fmt: skip
+    assert kernel.spilled == 0
+    assert kernel.registers <= 248
+    assert kernel.shared <= 65536
+    # The same shape for every tile: the order in which products of K are added does not depend on the tokens.
+    assert kernel.count(MATRIX[arch[:2]]) == kernel.count(r"\bHMMA|\bHGMMA|\bUTC\w*MMA|\bv_mfma") > 0
+    if arch.startswith("sm_"):
+        assert kernel.count(r"\bLDGSTS\.E\..*128") == kernel.count(r"\bLDGSTS") >= 16

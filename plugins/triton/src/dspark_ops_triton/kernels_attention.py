@@ -16,7 +16,7 @@ from dspark_ops.api import (
 )
 from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
-_EXACT_ROWS = Traits(graph_safe=True, batch_invariant=True)
+_ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True)
 _POSITIONS = dtype("positions", "int64", "int32")
 
 _Q_ROPE_STORE = Kernel(
@@ -39,7 +39,7 @@ _Q_ROPE_STORE = Kernel(
         axis("T").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=_EXACT_ROWS,
+    traits=_ROW_BY_ROW,
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 4*A*D + 4*P bytes per token; bit for bit; 64-bit offsets",
@@ -64,7 +64,7 @@ _ROPE_TAIL_COPY = Kernel(
         axis("T").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=_EXACT_ROWS,
+    traits=_ROW_BY_ROW,
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 4*A*D + 4*P bytes per token; any strides; 64-bit offsets",
@@ -91,7 +91,7 @@ _K_NORM_ROPE_STORE = Kernel(
         axis("B").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=_EXACT_ROWS,
+    traits=_ROW_BY_ROW,
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, one warp per row; about 1870 bytes per row; layout kv_v4 alone; 64-bit offsets",
@@ -116,10 +116,39 @@ _SPARSE_MLA_DECODE = Kernel(
         axis("T").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=_EXACT_ROWS,
+    traits=_ROW_BY_ROW,
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="2 launches: parts of 64 columns and their merge, with 2056 scratch bytes per head and part; 64-bit offsets",
 )
 
-KERNELS = (_Q_ROPE_STORE, _ROPE_TAIL_COPY, _K_NORM_ROPE_STORE, _SPARSE_MLA_DECODE)
+_ROPE_WO_A = Kernel(
+    "rope_wo_a",
+    variant="column_tiles",
+    target="dspark_ops_triton.rope_wo_a:rope_wo_a",
+    prepare="dspark_ops_triton.rope_wo_a:prepare_rope_wo_a",
+    arch=any_gpu(),
+    region=[
+        dtype("o", "bfloat16"),
+        dtype("weight", "bfloat16"),
+        dtype("freqs", "float32"),
+        _POSITIONS,
+        unit_last_stride("o"),
+        contiguous("weight", "freqs", "positions"),
+        option("head_dim").one_of(32, 64, 128, 256, 512),
+        axis("G").between(1, 1024),
+        axis("R").between(1, 2**20),
+        axis("K").multiple_of(32),
+        axis("P").between(2, 64),
+        axis("P").multiple_of(2),
+        # 64 tokens are a program of the grid's last dimension, which has 16 bits.
+        axis("T").at_most(2**21),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=_ROW_BY_ROW,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch; the weight once per 64 tokens; sums in one order at every number of tokens; 64-bit offsets",
+)
+
+KERNELS = (_Q_ROPE_STORE, _ROPE_TAIL_COPY, _K_NORM_ROPE_STORE, _SPARSE_MLA_DECODE, _ROPE_WO_A)

@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from dspark_ops_triton.blocks.codes import e4m3_code, power_of_two, ue8m0_v4page
+from dspark_ops_triton.blocks.codes import e4m3_code, fp4_grid_e4m3_scale, power_of_two, ue8m0_v4page
 from dspark_ops_triton.blocks.rotary import join_pairs, split_pairs, turn
 
 WIDTH = 512
@@ -111,3 +111,14 @@ def store_entry(cache, slot, groups, page_shift, page_units):
     tl.store(scales + group, byte.to(tl.uint8), mask=plain)
     turned = (data + PLAIN).to(tl.pointer_type(tl.bfloat16)) + 0 * group[:, None] + lane
     tl.store(turned, groups.to(tl.bfloat16), mask=(group == GROUPS - 1)[:, None])
+
+
+@triton.jit
+def store_compressed_entry(cache, slot, latent, turns, page_shift, page_units):
+    """Write the compressed entry of a bfloat16 latent, as groups [8, 64], to one int64 slot (N8.1).
+
+    Rotated lanes are rounded to bfloat16, all lanes to the fp4 grid of their 16, and then as `store_entry` does.
+    """
+    groups = turn_last_group(latent.to(tl.float32), turns).to(tl.bfloat16).to(tl.float32)
+    grid = fp4_grid_e4m3_scale(tl.reshape(groups, (LANES // 16, 16)), LANES // 16, 16)
+    store_entry(cache, slot, tl.reshape(grid, (GROUPS, GROUP)), page_shift, page_units)

@@ -1,0 +1,289 @@
+"""Portable ``compress_c1`` and ``compress_c2`` for the layout ``kv_v4``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dspark_ops_triton.blocks.alignment import stride_unit
+from dspark_ops_triton.blocks.kv_v4 import (
+    GROUP,
+    GROUPS,
+    LANES,
+    ROPE,
+    WIDTH,
+    load_groups,
+    normalise_groups,
+    page_shift,
+    page_units,
+    store_compressed_entry,
+    store_groups,
+)
+from dspark_ops_triton.blocks.pairs import copy_row, pool_pair
+
+FORMS = ("decode", "verify", "extend")
+#: One warp holds a row, as in ``k_norm_rope_store``.
+WARPS = 1
+#: Rows that one step of the search for a request's last row looks at.
+SEARCHED = 256
+VERIFY, EXTEND = tl.constexpr("verify"), tl.constexpr("extend")
+
+
+@triton.jit(
+    do_not_specialize=["kv_stride", "slots", "page_shift", "page_units"],
+    do_not_specialize_on_alignment=["freqs", "positions", "out_loc"],
+)
+def compress_c1_kernel(
+    kv, weight, freqs, positions, out_loc, cache, latents, kv_stride, slots, page_shift, page_units, eps,
+    UNIT: tl.constexpr,
+):  # fmt: skip
+    """Normalise one row and store its entry; `kv_stride` counts groups of UNIT elements."""
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(out_loc + row).to(tl.int64)
+    latent = normalise_groups(load_groups(kv + row * kv_stride * UNIT), load_groups(weight), eps).to(tl.bfloat16)
+    store_groups(latents + row * LANES, latent)
+    if (slot > 0) & (slot < slots):
+        turns = freqs + tl.load(positions + row).to(tl.int64) * GROUP
+        store_compressed_entry(cache, slot, latent, turns, page_shift, page_units)
+
+
+@triton.jit(
+    do_not_specialize=["slots", "page_shift", "page_units", "ring_size", "draft_len"],
+    do_not_specialize_on_alignment=["freqs", "positions", "requests", "out_loc"],
+)
+def compress_c2_kernel(
+    kv_score, state, weight, freqs, positions, requests, out_loc, cache, latents,
+    slots, page_shift, page_units, ring_size, draft_len, eps,
+    FORM: tl.constexpr,
+):  # fmt: skip
+    """Pool, normalise and store the pair that one row completes, or put the row into the ring.
+
+    No row of these forms is put where another one reads: a block is shorter than the ring. The form ``extend`` has no
+    such bound, and its rows are put into the ring by the next launch.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(out_loc + row).to(tl.int64)
+    place = tl.load(positions + row).to(tl.int64)
+    ring = tl.load(requests + row) * ring_size
+    live, odd = slot != 0, place % 2 == 1
+    own = kv_score + row * (2 * LANES)
+    if live & odd:
+        partner = state + (ring + (place - 1) % ring_size) * (2 * LANES)
+        if FORM == VERIFY:
+            if row % draft_len != 0:
+                partner = own - 2 * LANES
+        elif FORM == EXTEND:
+            before = tl.maximum(row - 1, 0)
+            same = tl.load(requests + before) == tl.load(requests + row)
+            follows = tl.load(positions + before).to(tl.int64) + 1 == place
+            if (row > 0) & same & follows & (tl.load(out_loc + before) != 0):
+                partner = own - 2 * LANES
+        pooled = pool_pair(partner, own).to(tl.bfloat16)
+        latent = normalise_groups(pooled, load_groups(weight), eps).to(tl.bfloat16)
+        store_groups(latents + row * LANES, latent)
+        entry = slot >> 1
+        if (entry >= 0) & (entry < slots):
+            store_compressed_entry(cache, entry, latent, freqs + (place - 1) * GROUP, page_shift, page_units)
+    else:
+        store_groups(latents + row * LANES, tl.zeros((GROUPS, GROUP), tl.bfloat16))
+        if live & (FORM != EXTEND):
+            copy_row(own, state + (ring + place % ring_size) * (2 * LANES))
+
+
+@triton.jit(
+    do_not_specialize=["rows", "ring_size"],
+    do_not_specialize_on_alignment=["positions", "requests", "out_loc"],
+)
+def keep_last_kernel(kv_score, state, positions, requests, out_loc, rows, ring_size, SEARCHED: tl.constexpr):
+    """Put one row into the ring if it is among the last `ring_size` live ones of its request."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(out_loc + row) != 0:
+        place = tl.load(positions + row).to(tl.int64)
+        request = tl.load(requests + row)
+        last = place
+        for first in range(0, rows, SEARCHED):
+            other = first + tl.arange(0, SEARCHED)
+            mask = other < rows
+            same = (tl.load(requests + other, mask=mask, other=-1) == request) & (
+                tl.load(out_loc + other, mask=mask, other=0) != 0
+            )
+            theirs = tl.load(positions + other, mask=mask, other=0).to(tl.int64)
+            last = tl.maximum(last, tl.max(tl.where(same, theirs, -1), axis=0))
+        if place > last - ring_size:
+            ring = request * ring_size + place % ring_size
+            copy_row(kv_score + row * (2 * LANES), state + ring * (2 * LANES))
+
+
+def compress_c1(
+    kv: Tensor,
+    weight: Tensor,
+    freqs: Tensor,
+    positions: Tensor,
+    out_loc: Tensor,
+    cache: Tensor,
+    page_size: int,
+    layout: str = "kv_v4",
+    eps: float = 1e-20,
+) -> Tensor:
+    """Return the latent of each token, [N, 512] bfloat16, and store its entry at the token's own slot.
+
+    Args:
+        kv: [N, 512] bfloat16, last stride 1.
+        weight: [512] bfloat16, of the norm.
+        freqs: [S, 64] float32 interleaved.
+        positions: [N] int32 or int64, below S.
+        out_loc: [N] int32 or int64 slots; those that are not positive, or beyond the last page, store nothing.
+        cache: [pages, page_bytes] uint8, contiguous, written at the kept slots only.
+        page_size: slots of a page, a power of two.
+        layout: ``kv_v4``.
+        eps: added to the mean square, under the root.
+
+    Raises:
+        ValueError: another layout, rows that are not 512 wide, or a cache that has not this page size. Nothing is
+            written then.
+
+    Bytes moved: about 2900 per row. Launches: 1, none for no rows.
+
+    Source: N8.1, N8.2.
+    """
+    units = _units("compress_c1", kv.shape[1], freqs, cache, page_size, layout)
+    latents = torch.empty(kv.shape[0], WIDTH, dtype=torch.bfloat16, device=kv.device)
+    if kv.shape[0]:
+        unit = stride_unit(kv)
+        compress_c1_kernel[(kv.shape[0],)](
+            kv, weight, freqs, positions, out_loc, cache, latents,
+            kv.stride(0) // unit, cache.shape[0] * page_size, page_shift(page_size), units, eps,
+            UNIT=unit, **launch_options(),
+        )  # fmt: skip
+    return latents
+
+
+def compress_c2(
+    kv_score: Tensor,
+    state: Tensor,
+    weight: Tensor,
+    freqs: Tensor,
+    positions: Tensor,
+    requests: Tensor,
+    out_loc: Tensor,
+    cache: Tensor,
+    page_size: int,
+    ring_size: int,
+    form: str = "decode",
+    draft_len: int = 1,
+    layout: str = "kv_v4",
+    eps: float = 1e-20,
+) -> Tensor:
+    """Return the latent of each pair that an odd position completes, and store its entry at half the token's slot.
+
+    Args:
+        kv_score: [N, 1024] float32, contiguous, the values and then the scores of each token.
+        state: [slots, 1024] float32, contiguous, the rings of the requests, written as `form` says.
+        weight: [512] bfloat16, of the norm.
+        freqs: [S, 64] float32 interleaved.
+        positions: [N] int32 or int64, below S.
+        requests: [N] int64, the ring of each row.
+        out_loc: [N] int32 or int64, the tokens' full slots; 0 marks a padded row, which writes nothing.
+        cache: [pages, page_bytes] uint8, contiguous, written at the kept slots only.
+        page_size: slots of a page, a power of two.
+        ring_size: rows of a request in `state`, above `draft_len`.
+        form: ``decode``, ``verify`` or ``extend``.
+        draft_len: rows per request in the form ``verify``.
+        layout: ``kv_v4``.
+        eps: added to the mean square, under the root.
+
+    Returns:
+        [N, 512] bfloat16; rows that complete no pair, and padded rows, hold zeros.
+
+    Raises:
+        ValueError: an unknown form, rows that are no multiple of `draft_len`, a ring that is too small for it, or what
+            `compress_c1` refuses. Nothing is written then.
+
+    Bytes moved: about 10 kB per completed pair, 9 kB per row that goes into the ring. Launches: 1, and 2 in the form
+    ``extend``, where the second one reads all positions once per row; none for no rows.
+
+    Source: N8.1, N8.3.
+    """
+    rows = kv_score.shape[0]
+    if form not in FORMS or (form == "verify" and (draft_len < 1 or rows % draft_len or ring_size <= draft_len)):
+        wanted = f"form {', '.join(FORMS)}, whole requests of draft_len rows, ring_size above draft_len"
+        got = f"form {form!r}, {rows} rows, draft_len {draft_len}, ring_size {ring_size}"
+        raise ValueError(f"compress_c2: wanted {wanted}, got {got}")
+    units = _units("compress_c2", kv_score.shape[1] // 2, freqs, cache, page_size, layout)
+    latents = torch.empty(rows, WIDTH, dtype=torch.bfloat16, device=kv_score.device)
+    if rows:
+        compress_c2_kernel[(rows,)](
+            kv_score, state, weight, freqs, positions, requests, out_loc, cache, latents,
+            cache.shape[0] * page_size, page_shift(page_size), units, ring_size, draft_len, eps,
+            FORM=form, **launch_options(),
+        )  # fmt: skip
+        if form == "extend":
+            keep_last_kernel[(rows,)](
+                kv_score, state, positions, requests, out_loc, rows, ring_size, SEARCHED=SEARCHED, **launch_options()
+            )  # fmt: skip
+    return latents
+
+
+def _units(operator: str, width: int, freqs: Tensor, cache: Tensor, page_size: int, layout: str) -> int:
+    if layout != "kv_v4" or width != WIDTH or freqs.shape[1] != ROPE:
+        got = f"layout {layout}, {width} and {freqs.shape[1]}"
+        raise ValueError(f"{operator}: wanted layout kv_v4, {WIDTH} lanes and {ROPE} rotated ones, got {got}")
+    return page_units(operator, cache, page_size)
+
+
+def launch_options() -> dict[str, Any]:
+    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
+    return {"num_warps": WARPS, "enable_fp_fusion": False}
+
+
+def prepare_compress_c1(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
+    """Return `compress_c1`, compiled for positions and slots of either dtype, and for rows at 16-byte boundaries.
+
+    Rows elsewhere are compiled at their first call.
+    """
+    if device.arch.vendor != "cpu":
+        weight, freqs, integers, cache = _inputs()
+        for positions in integers:
+            for slots in integers:
+                compress_c1(weight[None], weight, freqs, positions, slots, cache, 1)
+    return compress_c1
+
+
+def prepare_compress_c2(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
+    """Return `compress_c2`, compiled for its three forms, and for positions and slots of one dtype.
+
+    Positions and slots of different dtypes are compiled at their first call.
+    """
+    if device.arch.vendor != "cpu":
+        weight, freqs, integers, cache = _inputs()
+        row = torch.zeros(1, 2 * WIDTH, device="cuda")
+        state = torch.zeros(2, 2 * WIDTH, device="cuda")
+        for both in integers:
+            for form in FORMS:
+                compress_c2(row, state, weight, freqs, both, integers[0], both, cache, 1, 2, form)
+    return compress_c2
+
+
+def _inputs() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], Tensor]:
+    """Return a weight, a table of one row, a zero as int64 and as int32, and a cache of one slot."""
+    zero = torch.zeros(1, dtype=torch.int64, device="cuda")
+    weight = torch.zeros(WIDTH, dtype=torch.bfloat16, device="cuda")
+    cache = torch.zeros(1, 1152, dtype=torch.uint8, device="cuda")
+    return weight, torch.zeros(1, ROPE, device="cuda"), (zero, zero.int()), cache
+
+
+__all__ = [
+    "compress_c1",
+    "compress_c1_kernel",
+    "compress_c2",
+    "compress_c2_kernel",
+    "keep_last_kernel",
+    "launch_options",
+    "prepare_compress_c1",
+    "prepare_compress_c2",
+]

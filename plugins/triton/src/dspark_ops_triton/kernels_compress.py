@@ -1,0 +1,75 @@
+"""The kernels of the low-ratio compressors."""
+
+from __future__ import annotations
+
+from dspark_ops.api import (
+    Kernel,
+    RankClass,
+    Traits,
+    any_gpu,
+    axis,
+    contiguous,
+    dtype,
+    layout,
+    option,
+    unit_last_stride,
+)
+from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
+
+_COMPRESS_C1 = Kernel(
+    "compress_c1",
+    variant="warp_per_row",
+    target="dspark_ops_triton.compress:compress_c1",
+    prepare="dspark_ops_triton.compress:prepare_compress_c1",
+    arch=any_gpu(),
+    region=[
+        dtype("kv", "bfloat16"),
+        dtype("weight", "bfloat16"),
+        dtype("freqs", "float32"),
+        dtype("positions", "int64", "int32"),
+        dtype("out_loc", "int64", "int32"),
+        unit_last_stride("kv"),
+        contiguous("weight", "freqs", "positions", "out_loc", "cache"),
+        layout("cache", "kv_v4"),
+        option("layout").is_("kv_v4"),
+        axis("D").one_of(512),
+        axis("P").one_of(64),
+        axis("N").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True, batch_invariant=True),
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch, one warp per row; about 2900 bytes per row; layout kv_v4 alone; 64-bit offsets",
+)
+
+_COMPRESS_C2 = Kernel(
+    "compress_c2",
+    variant="warp_per_row",
+    target="dspark_ops_triton.compress:compress_c2",
+    prepare="dspark_ops_triton.compress:prepare_compress_c2",
+    arch=any_gpu(),
+    region=[
+        dtype("kv_score", "float32"),
+        dtype("state", "float32"),
+        dtype("weight", "bfloat16"),
+        dtype("freqs", "float32"),
+        dtype("positions", "int64", "int32"),
+        dtype("requests", "int64"),
+        dtype("out_loc", "int64", "int32"),
+        contiguous("kv_score", "state", "weight", "freqs", "positions", "requests", "out_loc", "cache"),
+        layout("cache", "kv_v4"),
+        option("layout").is_("kv_v4"),
+        option("form").one_of("decode", "verify", "extend"),
+        axis("D").one_of(512),
+        axis("P").one_of(64),
+        axis("N").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True, batch_invariant=True),
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch, in the form extend 2; about 10 kB per row; layout kv_v4 alone; 64-bit offsets",
+)
+
+KERNELS = (_COMPRESS_C1, _COMPRESS_C2)

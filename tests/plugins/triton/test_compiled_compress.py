@@ -1,0 +1,55 @@
+"""The compressors built for every architecture that is claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dspark_ops.conformance.compiled import compile_kernel
+from dspark_ops_triton import compress
+from dspark_ops_triton.kernels_base import INTERPRETED
+
+ARCHES = [name for name, _ in INTERPRETED]
+WIDE_LOAD = {"sm": r"\bLDG\.E\.(ENL2\.256|128)", "gf": r"\b(global|buffer)_load_dwordx4"}
+PAGES = dict.fromkeys(("slots", "page_shift", "page_units"), "i32")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_ratio_1_holds_a_row_in_the_registers_of_a_warp(arch: str) -> None:
+    signature = {
+        "kv": "*bf16", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64", "out_loc": "*i64", "cache": "*u8",
+        "latents": "*bf16", "kv_stride": "i32", **PAGES, "eps": "fp32",
+    }  # fmt: skip
+    options, aligned = compress.launch_options(), ("kv", "weight", "cache", "latents")
+    kernel = compile_kernel(compress.compress_c1_kernel, arch, signature, {"UNIT": 8}, options, aligned)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 96
+    assert kernel.shared <= 128
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 2
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("form", compress.FORMS)
+def test_ratio_2_holds_both_rows_of_a_pair_in_the_registers_of_a_warp(arch: str, form: str) -> None:
+    signature = {
+        "kv_score": "*fp32", "state": "*fp32", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64",
+        "requests": "*i64", "out_loc": "*i64", "cache": "*u8", "latents": "*bf16", **PAGES, "ring_size": "i32",
+        "draft_len": "i32", "eps": "fp32",
+    }  # fmt: skip
+    options, aligned = compress.launch_options(), ("kv_score", "state", "weight", "cache", "latents")
+    kernel = compile_kernel(compress.compress_c2_kernel, arch, signature, {"FORM": form}, options, aligned)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 96
+    assert kernel.shared <= 512
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 8
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_search_for_the_last_rows_does_not_spill(arch: str) -> None:
+    signature = {
+        "kv_score": "*fp32", "state": "*fp32", "positions": "*i64", "requests": "*i64", "out_loc": "*i64",
+        "rows": "i32", "ring_size": "i32",
+    }  # fmt: skip
+    constants, options = {"SEARCHED": compress.SEARCHED}, compress.launch_options()
+    kernel = compile_kernel(compress.keep_last_kernel, arch, signature, constants, options, ("kv_score", "state"))
+    assert kernel.spilled == 0
+    assert kernel.registers <= 128
