@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dspark_ops import contracts
 from dspark_ops.api import Kernel, Manifest, Package, any_gpu, axis, family
@@ -168,6 +169,37 @@ def test_a_case_that_would_end_the_process_can_be_left_out_by_name(planted: Any)
     entry = ExpectedFailure(name, "takes the device with it", "*6x4099*", run=False)
     assert planted.check("numbers", xfails=(entry,)).passed
     assert (3, 97) in seen and (6, 4099) not in seen
+
+
+def test_an_accelerator_that_fails_ends_the_check_and_nothing_after_it_has_passed(planted: Any) -> None:
+    def breaks(x):
+        if x.shape[-1] == 4099:
+            raise torch.AcceleratorError("CUDA error: misaligned address")
+        return last_of_equals(x)
+
+    planted.kernel("argmax_rows", breaks)
+    planted.kernel("argmax_rows", honest)
+    report = planted.check("numbers")
+    broken, after = report.kernels
+    assert "misaligned address" in report.findings[0] and not report.passed
+    assert [failure.case for failure in broken.failures][:1] == ["all equal 1x8"]
+    assert (broken.level, broken.levels["numbers"].status, broken.levels["numbers"].reason) == (
+        "declared", "failed", "not finished",
+    )  # fmt: skip
+    assert (after.level, after.levels["numbers"].status) == ("declared", "not run")
+    assert after.levels["numbers"].reason.startswith("not run: argmax_rows: the accelerator failed")
+
+
+def test_an_accelerator_that_fails_at_a_border_leaves_no_evidence(planted: Any) -> None:
+    def breaks(x):
+        if x.shape[-1] == 2**20:
+            raise torch.AcceleratorError("CUDA error: illegal memory access")
+        return ARGMAX(x)
+
+    planted.kernel("argmax_rows", breaks, region=[axis("V").between(1, 2**20)])
+    (record,) = planted.check().kernels
+    assert (record.level, record.levels["claims"].reason) == ("declared", "not finished")
+    assert "numbers" not in record.levels
 
 
 def test_the_list_of_expected_failures_is_read_strictly(tmp_path: Path) -> None:

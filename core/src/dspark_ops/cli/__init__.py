@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from dspark_ops.errors import BindingError, DsparkOpsError, PluginError, SelectionError
+from dspark_ops.errors import BindingError, DsparkOpsError, EvidenceError, PluginError, SelectionError
 
 __all__ = ["main"]
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return done.code if isinstance(done.code, int) else MISUSE if done.code else 0
         except DsparkOpsError as error:
             sys.stderr.write(f"dspark-ops: {str(error).rstrip()}\n")
-            return FINDING if isinstance(error, SelectionError | PluginError | BindingError) else MISUSE
+            return FINDING if isinstance(error, SelectionError | PluginError | BindingError | EvidenceError) else MISUSE
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.api.region import Constraint
-from dspark_ops.conformance.borders import borders, value_in
+from dspark_ops.conformance.borders import borders, changed, value_in
 from dspark_ops.conformance.facts import facts_of, rows_of_inputs
 from dspark_ops.conformance.reshape import converted, resized, restrided
 from dspark_ops.conformance.subject import Subject
@@ -100,6 +100,10 @@ def _point(
         return ClaimedPoint(f"{name}, as in {exact[0].name}", exact[0].inputs)
     if not templates:
         return ClaimedPoint(name, why_not="no case of the contract lies in the region")
+    if constraint.kind not in ("axis", "elements"):
+        facts = subject.facts(templates[0].inputs)
+        if subject.refusals(changed(facts, constraint, value)):
+            return None
     why = "no case of the contract can be changed so"
     claimed = True
     for template in _nearest(subject, templates, constraint, value)[:6]:

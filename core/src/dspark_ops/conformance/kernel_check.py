@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -64,33 +64,32 @@ class KernelCheck:
             if level != "claims" and not self.subject.place:
                 done.reason = self.subject.why_not
                 continue
-            done.status = "passed"
+            # Should the accelerator fail, what was found until then stays, and the level has not passed.
+            done.reason = "not finished"
+            found = 0
             for failure in runs[level](cases, done):
-                done.status = "failed"
+                found += 1
                 record.failures.append(failure.by(self.subject.id, level, self.repeat(level, failure.case)))
+            done.status, done.reason = ("failed" if found else "passed"), ""
 
-    def _claims(self, cases: list[Case], done: LevelRecord) -> list[Failure]:
+    def _claims(self, cases: list[Case], done: LevelRecord) -> Iterator[Failure]:
         claims = check_claims(self.subject, cases, self.seed)
-        failures = [failure for failure in claims.failures if self._wants("claims", failure.case)]
-        self.looked_at += [("claims", failure.case) for failure in failures]
+        yield from (failure for failure in claims.failures if self._wants("claims", failure.case))
         done.counts["points"] = claims.points
         done.not_covered += claims.not_covered
         if not self.subject.place:
             what = f"import of {self.subject.registered.kernel.target}, calls inside the region"
             done.not_covered.append(f"{what}: {self.subject.why_not}")
         elif claims.base is not None:
-            called = 0
+            done.counts["calls"] = 0
             for point in claimed_points(self.subject, cases, claims.base):
                 if point.inputs is None:
                     done.not_covered.append(f"call at {point.name}: {point.why_not}")
                 elif self._wants("claims", point.name):
-                    called += 1
-                    failures += self._case("claims", Case(point.name, point.inputs))
-            done.counts["calls"] = called
-        return failures
+                    done.counts["calls"] += 1
+                    yield from self._case("claims", Case(point.name, point.inputs))
 
-    def _numbers(self, cases: list[Case], done: LevelRecord) -> list[Failure]:
-        failures: list[Failure] = []
+    def _numbers(self, cases: list[Case], done: LevelRecord) -> Iterator[Failure]:
         counts = done.counts
         counts.update(cases=0, variations=0, outside_region=0)
         for case in cases:
@@ -98,10 +97,10 @@ class KernelCheck:
                 counts["outside_region"] += 1
             elif self._wants("numbers", case.name):
                 counts["cases"] += 1
-                failures += self._case("numbers", case)
+                yield from self._case("numbers", case)
         if counts["outside_region"] == len(cases):
             what = "no case of the contract lies in the region, so its numbers cannot be checked"
-            failures.append(Failure.of(self.subject.contract.name, "none", self.seed, Finding(what)))
+            yield Failure.of(self.subject.contract.name, "none", self.seed, Finding(what))
         for rule, value in self.subject.rules.items():
             default = next(one.default for one in self.subject.contract.semantics if one.name == rule)
             done.not_covered.append(
@@ -109,14 +108,13 @@ class KernelCheck:
             )
         if self.scale != "small":
             done.not_covered.append("views, row counts, dtypes of positions and padding are checked at --scale small")
-            return failures
+            return
         for variation in variations(self.subject.contract, cases, self.subject.accepts):
             if self._wants("numbers", variation.case.name):
                 counts["variations"] += 1
-                failures += self._case("numbers", variation.case, variation.rows)
-        return failures
+                yield from self._case("numbers", variation.case, variation.rows)
 
-    def _traits(self, cases: list[Case], done: LevelRecord) -> list[Failure]:
+    def _traits(self, cases: list[Case], done: LevelRecord) -> Iterator[Failure]:
         contract = self.subject.contract
         inside = [case for case in cases if self.subject.accepts(case.inputs) and self._wants("traits", case.name)]
         other = list(contract.cases(self.scale, self.seed + _OTHER_SEED))
@@ -128,7 +126,7 @@ class KernelCheck:
         found = check_traits(self.subject, inside, other, self.seed, harness)
         done.counts["checks"] = found.checks
         done.not_covered += [f"not run: {text}" for text in found.not_run]
-        return found.failures
+        yield from found.failures
 
     def _case(self, level: str, case: Case, rows: Any = None) -> list[Failure]:
         try:

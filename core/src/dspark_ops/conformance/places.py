@@ -55,7 +55,8 @@ class Machine:
 
     def award(self, record: KernelRecord, subject: Subject, levels: Sequence[str]) -> None:
         """Write into a record the level of evidence that it supports. Nothing in it has failed."""
-        if "numbers" not in levels or not subject.place or record.levels["numbers"].status != "passed":
+        numbers = record.levels.get("numbers")
+        if numbers is None or numbers.status != "passed":
             return
         record.level = (Evidence.INTERPRETED if subject.interpreted else Evidence.CONFORMANT).value
         missing = [level for level in ("claims", "traits") if level not in levels]

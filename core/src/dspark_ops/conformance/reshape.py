@@ -22,13 +22,14 @@ _GAP = 0xFF
 def resized(contract: Contract, inputs: Inputs, axis: str, size: int) -> dict[str, Any] | None:
     """Return inputs with another size of one axis, or None where that cannot be had by cutting or repeating.
 
-    A tensor is cut to its first elements along the axis, or repeated cyclically. Repeating is refused where the
-    operator writes to an argument (two rows must not write one slot), and for int32 values along any axis but the rows:
-    they are ids that must differ, such as experts.
+    A tensor is cut to its first elements along the axis, or repeated cyclically. Rows are not
+    repeated where the operator writes to an argument (two rows must not write one slot), and int32 values only along
+    the rows: they are ids that must differ, such as experts.
     """
     axes = axes_of(contract, inputs)
     old = axes.get(axis)
-    if old is None or (size > old and (old == 0 or any(argument.written for argument in contract.arguments))):
+    writes = axis == contract.rows and any(argument.written for argument in contract.arguments)
+    if old is None or (size > old and (old == 0 or writes)):
         return None
     wanted = {**axes, axis: size}
     result = dict(inputs)
