@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import mhc, mhc_post
+from dspark_ops_triton import mhc, mhc_mix, mhc_post
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -42,3 +42,26 @@ def test_the_update_reads_each_copy_once_and_fuses_what_the_contract_fuses(arch:
     assert kernel.count(WIDE_STORE[arch[:2]]) == 4
     if arch.startswith("sm_"):
         assert _fused(kernel) == 4 * 4 * mhc_post.BLOCK // mhc_post.THREADS
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_mix_projects_on_matrix_units_and_normalises_in_registers(arch: str) -> None:
+    signature = {
+        "x": "*bf16", "fn": "*fp32", "scale": "*fp32", "base": "*fp32", "partial": "*fp32", "state": "*i64",
+        "pre": "*fp32", "post": "*fp32", "comb": "*fp32", "tokens": "i32", "rms_eps": "fp32", "hc_eps": "fp32",
+        "iterations": "i32",
+    }  # fmt: skip
+    tiles = mhc_mix.TILES
+    constants, options = mhc_mix.launch_constants(tiles, 4 * 5120), mhc_mix.launch_options(tiles)
+    kernel = compile_kernel(mhc_mix.mix_kernel, arch, signature, constants, options, ("x", "fn", "partial", "state"))
+    assert kernel.spilled == 0
+    assert kernel.registers <= (168 if arch.startswith("sm_") else 512)
+    assert kernel.shared <= 32768
+    assert kernel.count(r"\bHMMA|\bv_mfma") >= 3 * tiles.span // 16
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 24
+    if arch.startswith("sm_"):
+        assert kernel.count(r"\bATOMG\.E\.ADD\.64") == 1
+        assert kernel.count(r"\bMEMBAR") >= 1
+    else:
+        assert kernel.count(r"\bglobal_atomic_add_x2") == 1
+        assert kernel.count(r"\bbuffer_wbl2") >= 1

@@ -58,4 +58,28 @@ _POST = Kernel(
     note="1 launch; 2*H + 4*N*H bytes per token; 64-bit offsets",
 )
 
-KERNELS = (_COMBINE, _POST)
+_MIX = Kernel(
+    "mhc_mix_sinkhorn",
+    variant="one_launch",
+    target="dspark_ops_triton.mhc_mix:mhc_mix_sinkhorn",
+    prepare="dspark_ops_triton.mhc_mix:prepare_mhc_mix_sinkhorn",
+    arch=any_gpu(),
+    region=[
+        dtype("x", "bfloat16"),
+        dtype("fn", "float32"),
+        contiguous("x", "fn", "scale", "base"),
+        axis("N").one_of(4),
+        axis("C").one_of(24),
+        # the last program reads the sums of all others in one piece of straight code
+        axis("H").between(1, 8192),
+        axis("T").at_most(2**24),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True, batch_invariant=True),
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch; projection once per 16 tokens, in three bfloat16 parts; 128 bytes of partial sums per token and 512 "
+    "columns, allocated by the call; programs meet through words of the bound operator",
+)
+
+KERNELS = (_COMBINE, _POST, _MIX)

@@ -1,0 +1,116 @@
+"""The mixing weights of a site: cases of the contract, one launch, words at rest, and each device function alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction
+
+from dspark_ops import contracts
+from dspark_ops.conformance.numbers import check_numbers
+from dspark_ops.contracts.mhc import sinkhorn
+from dspark_ops.selection.device import Device
+from dspark_ops.selection.problem import Problem
+from dspark_ops_triton.blocks.sinkhorn import sinkhorn4, split_columns
+from dspark_ops_triton.blocks.split_products import dot_three_parts
+from dspark_ops_triton.mhc_mix import MixSinkhorn, mhc_mix_sinkhorn, prepare_mhc_mix_sinkhorn
+
+CONTRACT = contracts.get("mhc_mix_sinkhorn")
+
+
+def _bound() -> MixSinkhorn:
+    site = CONTRACT.sites(contracts.model_shapes("deepseek-v4.1-flash/tp4"))[0]
+    return prepare_mhc_mix_sinkhorn(Device.simulate("cpu"), Problem.at(CONTRACT, site), (1, 6))
+
+
+def _inputs(tokens: int, hidden: int, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    fn = torch.randn(24, 4 * hidden, generator=generator) * hidden**-0.5
+    base = torch.randn(24, generator=generator)
+    x = torch.randn(tokens, 4 * hidden, generator=generator).bfloat16()
+    return {"x": x, "fn": fn, "scale": torch.tensor([0.7, 1.3, 2.0]), "base": base}
+
+
+def test_every_case_of_the_contract_passes() -> None:
+    assert check_numbers(CONTRACT, mhc_mix_sinkhorn) == []
+
+
+def test_a_prepared_mix_is_one_launch_leaves_its_words_at_rest_and_serves_several_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launches: list[str] = []
+    run = InterpretedFunction.run
+
+    def count(self: Any, *arguments: Any, **options: Any) -> Any:
+        launches.append(self.__name__)
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(InterpretedFunction, "run", count)
+    bound = _bound()
+    for tokens, hidden in ((2, 192), (18, 300), (1, 5120), (0, 64)):  # fewer and more columns than a program takes
+        inputs = _inputs(tokens, hidden, seed=tokens)
+        for got, wanted in zip(bound(**inputs), CONTRACT.reference(**inputs), strict=True):
+            assert got.shape == wanted.shape
+            assert torch.allclose(got, wanted, rtol=0, atol=2e-6)
+    assert launches == ["mix_kernel"] * 3
+    assert all(not words.any() for words in bound._arrivals._streams.values())
+
+
+def test_a_token_does_not_depend_on_the_others() -> None:
+    inputs = _inputs(18, 160, seed=3)
+    together = mhc_mix_sinkhorn(**inputs)
+    for row in (0, 17):
+        alone = mhc_mix_sinkhorn(**{**inputs, "x": inputs["x"][row : row + 1]})
+        assert all(torch.equal(whole[row : row + 1], one) for whole, one in zip(together, alone, strict=True))
+
+
+@triton.jit
+def _split_kernel(x, out, ROWS: tl.constexpr, BITS: tl.constexpr):
+    columns: tl.constexpr = 2**BITS
+    rows = tl.arange(0, ROWS)
+    parts = split_columns(tl.load(x + rows[:, None] * columns + tl.arange(0, columns)[None, :]), BITS)
+    for index in tl.static_range(columns):
+        tl.store(out + index * ROWS + rows, parts[index])
+
+
+def test_columns_come_apart_in_their_order() -> None:
+    x, out = torch.arange(64.0).view(8, 8), torch.empty(8, 8)
+    _split_kernel[(1,)](x, out, ROWS=8, BITS=3)
+    assert torch.equal(out, x.T)
+
+
+@triton.jit
+def _sinkhorn_kernel(logits, out, eps, iterations, LANES: tl.constexpr):
+    lanes = tl.arange(0, LANES)
+    elements = split_columns(tl.load(logits + lanes[:, None] * 16 + tl.arange(0, 16)[None, :]), 4)
+    matrix = sinkhorn4(elements, eps, iterations)
+    for index in tl.static_range(16):
+        tl.store(out + lanes * 16 + index, matrix[index])
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 20])
+def test_sinkhorn_is_the_contracts_with_columns_normalised_last(iterations: int) -> None:
+    logits = torch.randn(8, 4, 4, generator=torch.Generator().manual_seed(4)) * 3
+    out = torch.empty(8, 4, 4)
+    _sinkhorn_kernel[(1,)](logits, out, 1e-6, iterations, LANES=8)
+    assert torch.allclose(out, sinkhorn(logits.double(), iterations, 1e-6).float(), rtol=0, atol=1e-6)
+    assert torch.allclose(out.sum(1), torch.ones(8, 4), rtol=0, atol=1e-4)
+
+
+@triton.jit
+def _dot_kernel(a, b, out):
+    lanes = tl.arange(0, 16)
+    place = lanes[:, None] * 16 + lanes[None, :]
+    total = dot_three_parts(tl.load(a + place), tl.load(b + place), tl.zeros((16, 16), tl.float32))
+    tl.store(out + place, total)
+
+
+def test_three_parts_of_the_weights_lose_no_bit() -> None:
+    weights = torch.randn(16, 16, generator=torch.Generator().manual_seed(5))
+    out = torch.empty(16, 16)
+    _dot_kernel[(1,)](torch.eye(16).bfloat16(), weights, out)
+    assert torch.equal(out, weights)
