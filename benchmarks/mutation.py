@@ -188,7 +188,7 @@ def report(result: Mapping[str, Any]) -> str:
         f"{result['seconds']:.0f} s.",
         "",
         *_exhaustive(result.get("exhaustive")),
-        f"Nothing to change of their own, being calls of others only: {', '.join(f'`{name}`' for name in bare) or 'none'}.",
+        f"Only calls of others, with nothing of their own to change: {', '.join(map(_code, bare)) or 'none'}.",
         "",
         "## Survivors",
         "",
@@ -229,8 +229,8 @@ def _exhaustive(every: Mapping[str, Any] | None) -> list[str]:
     return [
         f"Of all {every['mutants']} mutants that these rules can make, {every['caught']} were caught "
         f"({100 * every['caught'] / every['mutants']:.1f} %). Of the others, {every['equivalent']} are those argued "
-        f"below and {number} were not looked into one by one (the record names them): many cannot be told apart either, "
-        "such as another expert looked up for a row that is masked afterwards. Cases were added for what earlier runs "
+        f"below and {number} were not looked into one by one (the record names them): many cannot be told apart "
+        "either, such as another expert looked up for a row that is masked afterwards. Cases were added for what earlier runs "
         "let through, so this share says more about faults nobody has thought of than the one above.",
         "",
     ]
