@@ -1,11 +1,11 @@
-"""The compressors built for every architecture that is claimed."""
+"""The compressors and the store of index keys built for every architecture that is claimed."""
 
 from __future__ import annotations
 
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
-from dspark_ops_triton import compress
+from dspark_ops_triton import compress, index_store
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -53,3 +53,19 @@ def test_the_search_for_the_last_rows_does_not_spill(arch: str) -> None:
     kernel = compile_kernel(compress.keep_last_kernel, arch, signature, constants, options, ("kv_score", "state"))
     assert kernel.spilled == 0
     assert kernel.registers <= 128
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("split", [False, True], ids=["index_k_page68", "index_k_split"])
+def test_an_index_key_is_stored_by_one_warp_without_memory_to_meet_in(arch: str, split: bool) -> None:
+    signature = {
+        "k": "*bf16", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64", "out_loc": "*i64", "cache": "*u8",
+        **dict.fromkeys(("k_stride", "slots", "page_shift", "first_slot", "position_mask"), "i32"), "eps": "fp32",
+    }  # fmt: skip
+    if split:
+        signature["scale_cache"] = "*u8"
+    constants = {"UNIT": 8} if split else {"UNIT": 8, "scale_cache": None}
+    options, aligned = index_store.launch_options(), ("k", "weight", "cache")
+    kernel = compile_kernel(index_store.index_store_kernel, arch, signature, constants, options, aligned)
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 48

@@ -42,6 +42,18 @@ def _grid_kernel(x, out, GROUPS: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
+def _index_kernel(x, grid, fake, packed, code, GROUPS: tl.constexpr, LANES: tl.constexpr):
+    group = tl.arange(0, GROUPS)
+    place = group[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    value = tl.load(x + place)
+    amax = tl.max(tl.abs(value), axis=1)
+    tl.store(fake + group, codes.ue8m0_fp4_fake(amax).to(tl.uint8))
+    tl.store(packed + group, codes.ue8m0_index(amax).to(tl.uint8))
+    tl.store(grid + place, codes.fp4_grid_ue8m0_scale(value))
+    tl.store(code + place, codes.e2m1_code_without_minus_zero(codes.e2m1_round(value)).to(tl.uint8))
+
+
+@triton.jit
 def _turn_kernel(x, turns, out, LANES: tl.constexpr, FORM: tl.constexpr):
     lane = tl.arange(0, LANES)[None, :]
     even, odd = rotary.split_pairs(tl.load(x + lane), 1, LANES)
@@ -123,6 +135,21 @@ def test_groups_are_rounded_to_the_fp4_grid_with_the_signs_of_small_values_kept(
     _grid_kernel[(1,)](x, out, GROUPS=64, LANES=16)
     wanted = numerics.fp4_fake_quant_e4m3_scale(x)
     assert torch.equal(out.view(torch.int32), wanted.view(torch.int32))
+
+
+def test_index_groups_have_the_contracts_scales_codes_and_values() -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = (torch.randn(64, 32, generator=generator) * torch.logspace(-30, 8, 64)[:, None]).bfloat16().float()
+    x[0] = torch.tensor([6.0, -0.1, -0.0, 0.0, 0.25, 0.75, -0.75, 5.0]).repeat(4)
+    x[1] = 0.0
+    x[2:34] = torch.randn(32, 32, generator=generator) * 3
+    grid, code = torch.empty(64, 32), torch.empty(64, 32, dtype=torch.uint8)
+    fake, packed = torch.empty(64, dtype=torch.uint8), torch.empty(64, dtype=torch.uint8)
+    _index_kernel[(1,)](x, grid, fake, packed, code, GROUPS=64, LANES=32)
+    assert torch.equal(fake, numerics.ue8m0_fp4_fake(x.abs().amax(1)))
+    assert torch.equal(packed, numerics.ue8m0_index(x.abs().amax(1)))
+    assert torch.equal(grid.view(torch.int32), numerics.fp4_fake_quant_ue8m0_scale(x).view(torch.int32))
+    assert torch.equal(code, numerics.e2m1_without_minus_zero(numerics.e2m1_encode_ties_to_even(x)))
 
 
 def test_pairs_are_turned_with_the_contracts_roundings() -> None:

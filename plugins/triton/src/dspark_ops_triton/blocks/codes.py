@@ -24,6 +24,22 @@ def ue8m0_v4page(amax):
 
 
 @triton.jit
+def ue8m0_fp4_fake(amax):
+    """Return the scale byte, int32, of a group that is only rounded to fp4: pow2ceil(max(amax, 6 * 2**-126) * fl(1/6)).
+
+    It is 1 to 253 (A2, stage B).
+    """
+    return pow2ceil_byte(tl.maximum(amax, 6 * 2.0**-126) * 0.16666667163372039794921875)
+
+
+@triton.jit
+def ue8m0_index(amax):
+    """Return the scale byte, int32, of a packed fp4 index group: pow2ceil(max(amax / 6, 1e-4)), divided truly (A1)."""
+    sixth = tl.div_rn(amax, tl.full(amax.shape, 6.0, tl.float32))
+    return tl.minimum(pow2ceil_byte(tl.maximum(sixth, 1e-4)), 254)
+
+
+@triton.jit
 def power_of_two(byte):
     """Return the float32 value 2**(byte - 127) of int32 bytes 1 to 254."""
     return (byte << 23).to(tl.float32, bitcast=True)
@@ -67,6 +83,26 @@ def e2m1_round(value):
     rounded = tl.where(magnitude > 5.0, 6.0, rounded)
     sign = value.to(tl.int32, bitcast=True) & -2147483648
     return (rounded.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def e2m1_code_without_minus_zero(value):
+    """Return e2m1 codes 0 to 15, int32, of float32 values that are on the grid; minus zero gives 0 (A0.2)."""
+    magnitude = tl.abs(value)
+    # 0, 0.5 and 1 are the codes 0, 1 and 2; from 1 on, a code is the exponent and one bit of the fraction.
+    above = (magnitude.to(tl.int32, bitcast=True) >> 22) - (127 * 2 - 2)
+    code = tl.where(magnitude >= 1.0, above, (magnitude > 0.0).to(tl.int32))
+    return tl.where(value < 0.0, code | 8, code)
+
+
+@triton.jit
+def fp4_grid_ue8m0_scale(groups):
+    """Return float32 groups [n, lanes] rounded to the fp4 grid, with a power-of-two scale per group (N8.4, stage 1).
+
+    Negative values that round to zero become -0.0, an exact -0.0 becomes +0.0.
+    """
+    byte = ue8m0_fp4_fake(tl.max(tl.abs(groups), axis=1))[:, None]
+    return e2m1_round(tl.where(groups == 0.0, 0.0, groups * power_of_two(254 - byte))) * power_of_two(byte)
 
 
 @triton.jit
