@@ -230,8 +230,8 @@ def _exhaustive(every: Mapping[str, Any] | None) -> list[str]:
         f"Of all {every['mutants']} mutants that these rules can make, {every['caught']} were caught "
         f"({100 * every['caught'] / every['mutants']:.1f} %). Of the others, {every['equivalent']} are those argued "
         f"below and {number} were not looked into one by one (the record names them): many cannot be told apart "
-        "either, such as another expert looked up for a row that is masked afterwards. Cases were added for what earlier runs "
-        "let through, so this share says more about faults nobody has thought of than the one above.",
+        "either, such as another expert looked up for a row that is masked afterwards. Cases were added for what "
+        "earlier runs let through, so this share says more about faults nobody has thought of than the one above.",
         "",
     ]
 
