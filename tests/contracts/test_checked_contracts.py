@@ -28,7 +28,7 @@ def entry(contract: Contract, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def copies(inputs: Any) -> dict[str, Any]:
-    """Copies with the strides of the originals, overlapping ones excepted."""
+    """Copies that a call may write to; spaced rows become dense."""
     return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
 
 
