@@ -16,7 +16,7 @@ WARPS = 4
 
 @triton.jit
 def request_length(lengths, extra_lengths, request, extra_topk, block_size, SPARSE: tl.constexpr, EXTRA: tl.constexpr):
-    """Return the entries of requests as the walk counts them: EXTRA is 0 (no second cache), 1 (full rows), 2 (given)."""
+    """Return the entries of requests as the walk counts them; EXTRA: 0 no second cache, 1 its full rows, 2 as given."""
     length = tl.load(lengths + request)
     if SPARSE:
         length = tl.maximum(length, 1)
@@ -160,7 +160,8 @@ def mla_sched_meta(
         or (form == "dense" and extra_topk)
         or (extra_lengths is not None and not extra_topk)
     ):
-        got = f"form {form!r}, extra_topk {extra_topk}, extra_lengths {extra_lengths if extra_lengths is None else 'given'}"
+        given = None if extra_lengths is None else "given"
+        got = f"form {form!r}, extra_topk {extra_topk}, extra_lengths {given}"
         raise ValueError(f"mla_sched_meta: wanted form sparse, or dense without a second cache, got {got}")
     if requests < 1 or parts < 1 or meta.shape[1] != 8 or num_splits.shape[0] != requests + 1:
         got = f"{list(lengths.shape)}, {list(meta.shape)}, {list(num_splits.shape)}"

@@ -22,6 +22,7 @@ from dspark_ops_triton import (
     kernels_accept,
     kernels_attention,
     kernels_compress,
+    kernels_draft,
     kernels_inputs,
     kernels_mhc,
     kernels_moe,
@@ -104,6 +105,7 @@ KERNELS = (
     *kernels_compress.KERNELS,
     *kernels_accept.KERNELS,
     *kernels_inputs.KERNELS,
+    *kernels_draft.KERNELS,
 )
 
 

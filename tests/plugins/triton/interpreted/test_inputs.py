@@ -26,7 +26,7 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_is_launched() -> None
     ids = torch.zeros(2, 3, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"wanted 3 \(1 or more\) columns in positions and cache_loc, got 2 and 3"):
         draft_inputs(ids[:, 0], ids[:, :2], ids, ids)
-    with pytest.raises(ValueError, match="width of 1 to W, got .* and width 4"):
+    with pytest.raises(ValueError, match=r"width of 1 to W, got .* and width 4"):
         verify_inputs(ids, ids, ids, 4)
     with pytest.raises(ValueError, match="got width 3, padded_rows 5 for 2 requests"):
         expand_uniform(ids[:, 0], ids[:, 0], 3, 5)
