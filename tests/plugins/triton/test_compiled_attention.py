@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops_triton import attention, kv_store, rope, rope_wo_a
+from dspark_ops_triton.blocks import sparse_decode
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
+#: Where variants of a kernel are built, of which one is built for all.
+SOME = ("sm_90", "gfx950")
 WIDE_LOAD = {"sm": r"\bLDG\.E\.(ENL2\.256|128)", "gf": r"\b(global|buffer)_load_dwordx4"}
 WIDE_STORE = {"sm": r"\bSTG\.E\.128", "gf": r"\b(global|buffer)_store_dwordx4"}
 MATRIX = {"sm": r"\bHMMA\.16816\.F32\.BF16", "gf": r"\bv_mfma_f32_16x16x\d+_bf16"}
+
+
+def _with_variants(first: Any, *others: Any) -> list[tuple[str, Any]]:
+    return [(arch, first) for arch in ARCHES] + [(arch, other) for arch in SOME for other in others]
 
 
 def _fused(kernel: CompiledKernel) -> int:
     return kernel.assembly.count("fma.rn.f32 ") + 2 * kernel.assembly.count("fma.rn.f32x2")
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("fused", [True, False], ids=["q_rope_store", "rope_tail_copy"])
+@pytest.mark.parametrize(("arch", "fused"), _with_variants(True, False))
 def test_heads_are_copied_16_bytes_at_a_time_and_fused_only_where_the_contract_says_so(arch: str, fused: bool) -> None:
     integers = ("q_row", "q_head", "out_row", "out_head", "heads")
     signature = {"q": "*bf16", "out": "*bf16", "freqs": "*fp32", "positions": "*i64", **dict.fromkeys(integers, "i32")}
@@ -74,10 +82,9 @@ def test_a_part_of_the_decode_multiplies_on_tensor_cores_and_keeps_its_entries_i
         "page_units", "extra_page_shift", "extra_page_units", "window_parts", "has_lengths", "has_extra_lengths",
     )  # fmt: skip
     signature = {**pointers, **dict.fromkeys(integers, "i32"), "scale": "fp32"}
-    kernel = compile_kernel(
-        attention.part_kernel, arch, signature, attention.part_constants(tiles), attention.part_options(tiles),
-        ("q", "cache", "extra_cache", "sums", "statistics"),
-    )  # fmt: skip
+    aligned = ("q", "cache", "extra_cache", "sums", "statistics")
+    constants, options = sparse_decode.part_constants(tiles), sparse_decode.part_options(tiles)
+    kernel = compile_kernel(sparse_decode.part_kernel, arch, signature, constants, options, aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= (224 if arch.startswith("sm_") else 512)
     assert kernel.shared <= 16384
@@ -92,15 +99,14 @@ def test_the_merge_of_the_decode_is_small(arch: str) -> None:
         "sums": "*fp32", "statistics": "*fp32", "sink": "*fp32", "out": "*bf16", "lse": "*fp32", "count": "i32",
     }  # fmt: skip
     aligned = ("sums", "statistics", "out", "lse")
-    options = attention.merge_options(tiles)
-    kernel = compile_kernel(attention.merge_kernel, arch, signature, {"MERGED": tiles.merged}, options, aligned)
+    options = sparse_decode.merge_options(tiles)
+    kernel = compile_kernel(sparse_decode.merge_kernel, arch, signature, {"MERGED": tiles.merged}, options, aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= 96
     assert kernel.shared <= 4096
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("tokens", [6, 32, 64])
+@pytest.mark.parametrize(("arch", "tokens"), _with_variants(6, 32, 64))
 def test_the_projection_sums_by_one_instruction_at_every_number_of_tokens(arch: str, tokens: int) -> None:
     tiles = rope_wo_a.tiles_for(tokens, arch.startswith("gfx"))
     signature = {

@@ -14,6 +14,8 @@ from dspark_ops.binding.targets import resolve
 from dspark_ops.conformance.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts.rope import rope_table
+from dspark_ops_triton.attention import TILES, SparseDecode, sparse_mla_decode
+from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.kernels_attention import KERNELS
 
 OPERATORS = {kernel.op: kernel for kernel in KERNELS}
@@ -115,6 +117,25 @@ def test_heads_are_rotated_in_place() -> None:
     _function("rope_tail_copy")(**{**inputs, "q": q, "out": q})
     _function("rope_tail_copy")(**inputs)
     assert torch.equal(q, inputs["out"])
+
+
+def test_scratch_memory_is_kept_and_grows() -> None:
+    scratch, like = ScratchMemory(), torch.zeros(1)
+    first = scratch.take(8, like)
+    assert scratch.take(5, like).data_ptr() == first.data_ptr()
+    larger = scratch.take(9, like)
+    assert larger.numel() == 9
+    assert scratch.take(8, like).data_ptr() == larger.data_ptr()
+    assert ScratchMemory().take(8, like).data_ptr() != larger.data_ptr()
+
+
+def test_what_earlier_calls_left_in_scratch_memory_does_not_matter() -> None:
+    bound = SparseDecode(TILES)
+    for inputs in list(_cases("sparse_mla_decode", seed=6))[-4:]:
+        given = {name: value for name, value in inputs.items() if name != "layout"}
+        alone = sparse_mla_decode(**given)
+        bound._scratch.take(2**20, inputs["q"]).fill_(torch.nan)
+        assert all(torch.equal(kept, fresh) for kept, fresh in zip(bound(**given), alone, strict=True))
 
 
 def test_many_parts_of_both_caches_are_merged() -> None:

@@ -1,0 +1,162 @@
+"""Sparse latent attention in two launches, with the tile sizes as data: a row's entries in parts, and their merge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from dspark_ops_triton.blocks.kv_v4 import GROUP, LANES, locate
+from dspark_ops_triton.blocks.sparse_attention import NOTHING, decode, load_codes, load_rotated, softmax_part
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How the work of one row is cut. It does not depend on the number of rows, so a row's bits do not either.
+
+    Attributes:
+        heads: heads of a program: the smallest side of a tensor core's tile.
+        entries: cache entries of a program.
+        warps: warps of a program.
+        merged: parts that the second launch reads at a time.
+        merge_warps: warps of its programs.
+        fnuz: the device converts e4m3fnuz, not e4m3.
+    """
+
+    heads: int
+    entries: int
+    warps: int
+    merged: int
+    merge_warps: int
+    fnuz: bool = False
+
+
+@triton.jit(
+    do_not_specialize=[
+        "heads", "width", "extra_width", "index_row", "extra_index_row", "slots", "extra_slots",
+        "page_shift", "page_units", "extra_page_shift", "extra_page_units", "window_parts",
+        "has_lengths", "has_extra_lengths",
+    ],
+    do_not_specialize_on_alignment=["indices", "lengths", "extra_indices", "extra_lengths"],
+)  # fmt: skip
+def part_kernel(
+    q, cache, indices, lengths, extra_cache, extra_indices, extra_lengths, sums, statistics,
+    heads, width, extra_width, index_row, extra_index_row, slots, extra_slots,
+    page_shift, page_units, extra_page_shift, extra_page_units, window_parts,
+    has_lengths, has_extra_lengths, scale,
+    HEADS: tl.constexpr, ENTRIES: tl.constexpr, FNUZ: tl.constexpr,
+):  # fmt: skip
+    """Attend to ENTRIES columns of one row for HEADS heads: weighted sum, largest score and total of the weights.
+
+    The first `window_parts` parts are of the window, the others of the extra cache. `scale` includes log2(e).
+    """
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    index = tl.program_id(2)
+    column = index * ENTRIES + tl.arange(0, ENTRIES)
+    end, limit, slot_of = width, slots, indices + row * index_row
+    if index < window_parts:
+        if has_lengths:
+            end = tl.minimum(end, tl.load(lengths + row))
+    else:
+        column -= window_parts * ENTRIES
+        end, limit, slot_of = extra_width, extra_slots, extra_indices + row * extra_index_row
+        cache, page_shift, page_units = extra_cache, extra_page_shift, extra_page_units
+        if has_extra_lengths:
+            end = tl.minimum(end, tl.load(extra_lengths + row))
+    slot = tl.load(slot_of + column, mask=column < end, other=-1).to(tl.int64)
+    valid = (slot >= 0) & (slot < limit)
+    live = head < heads
+    part = (row * heads + head) * tl.num_programs(2) + index
+    if tl.max(valid.to(tl.int32), axis=0) == 0:
+        tl.store(statistics + 2 * part, NOTHING, mask=live)
+        tl.store(statistics + 2 * part + 1, 0.0, mask=live)
+    else:
+        data, scales = locate(cache, tl.where(valid, slot, 0), page_shift, page_units)
+        # All loads come before the first product, behind whose barriers none could move: they are under way together.
+        c0, c1 = load_codes(data, 0, valid), load_codes(data, 1, valid)
+        c2, c3 = load_codes(data, 2, valid), load_codes(data, 3, valid)
+        c4, c5 = load_codes(data, 4, valid), load_codes(data, 5, valid)
+        c6, k7 = load_codes(data, 6, valid), load_rotated(data, valid)
+        lane = tl.arange(0, GROUP)[None, :]
+        q0 = q + (row * heads + head[:, None]) * LANES + lane
+        mask = live[:, None]
+        k0, k1 = decode(c0, scales, 0, valid, FNUZ), decode(c1, scales, 1, valid, FNUZ)
+        k2, k3 = decode(c2, scales, 2, valid, FNUZ), decode(c3, scales, 3, valid, FNUZ)
+        k4, k5 = decode(c4, scales, 4, valid, FNUZ), decode(c5, scales, 5, valid, FNUZ)
+        k6 = decode(c6, scales, 6, valid, FNUZ)
+        scores = tl.dot(tl.load(q0, mask=mask, other=0.0), tl.trans(k0))
+        scores = tl.dot(tl.load(q0 + 64, mask=mask, other=0.0), tl.trans(k1), scores)
+        scores = tl.dot(tl.load(q0 + 128, mask=mask, other=0.0), tl.trans(k2), scores)
+        scores = tl.dot(tl.load(q0 + 192, mask=mask, other=0.0), tl.trans(k3), scores)
+        scores = tl.dot(tl.load(q0 + 256, mask=mask, other=0.0), tl.trans(k4), scores)
+        scores = tl.dot(tl.load(q0 + 320, mask=mask, other=0.0), tl.trans(k5), scores)
+        scores = tl.dot(tl.load(q0 + 384, mask=mask, other=0.0), tl.trans(k6), scores)
+        scores = tl.dot(tl.load(q0 + 448, mask=mask, other=0.0), tl.trans(k7), scores)
+        weights, largest, total = softmax_part(scores * scale, valid)
+        tl.store(statistics + 2 * part, largest, mask=live)
+        tl.store(statistics + 2 * part + 1, total, mask=live)
+        weights = weights.to(tl.bfloat16)
+        target = sums + part[:, None] * LANES + lane
+        tl.store(target, tl.dot(weights, k0), mask=mask)
+        tl.store(target + 64, tl.dot(weights, k1), mask=mask)
+        tl.store(target + 128, tl.dot(weights, k2), mask=mask)
+        tl.store(target + 192, tl.dot(weights, k3), mask=mask)
+        tl.store(target + 256, tl.dot(weights, k4), mask=mask)
+        tl.store(target + 320, tl.dot(weights, k5), mask=mask)
+        tl.store(target + 384, tl.dot(weights, k6), mask=mask)
+        tl.store(target + 448, tl.dot(weights, k7), mask=mask)
+
+
+@triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["sink"])
+def merge_kernel(sums, statistics, sink, out, lse, count, MERGED: tl.constexpr):
+    """Merge the parts of one head of one row, MERGED at a time in their order, and apply the sink."""
+    place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+    lane = tl.arange(0, LANES)[None, :]
+    largest = NOTHING
+    for first in range(0, count, MERGED):
+        index = first + tl.arange(0, MERGED)
+        other = tl.load(statistics + 2 * (place * count + index), mask=index < count, other=NOTHING)
+        largest = tl.maximum(largest, tl.max(other, axis=0))
+    against = tl.where(largest == NOTHING, 0.0, largest)
+    total = 0.0
+    value = tl.zeros((1, LANES), tl.float32)
+    for first in range(0, count, MERGED):
+        index = first + tl.arange(0, MERGED)
+        own = tl.load(statistics + 2 * (place * count + index), mask=index < count, other=NOTHING)
+        counted = tl.load(statistics + 2 * (place * count + index) + 1, mask=index < count, other=0.0)
+        factor = tl.exp2(own - against)
+        total += tl.sum(factor * counted, axis=0)
+        # A part without entries was not written.
+        part = tl.load(sums + (place * count + index)[:, None] * LANES + lane, mask=(counted > 0)[:, None], other=0.0)
+        value += tl.sum(part * factor[:, None], axis=0)[None, :]
+    some = largest != NOTHING
+    log_total = largest + tl.log2(tl.where(some, total, 1.0))
+    denominator = tl.where(some, total, 1.0)
+    if sink is not None:
+        denominator *= 1.0 + tl.exp2(tl.load(sink + tl.program_id(1)) * LOG2_E - tl.where(some, log_total, 0.0))
+    tl.store(lse + place, tl.where(some, log_total * LN_2, float("inf")))
+    tl.store(out + place * LANES + lane, tl.where(some, value / denominator, 0.0).to(tl.bfloat16))
+
+
+def part_constants(tiles: Tiles) -> dict[str, Any]:
+    """Return the compile-time arguments of the first launch."""
+    return {"HEADS": tiles.heads, "ENTRIES": tiles.entries, "FNUZ": tiles.fnuz}
+
+
+def part_options(tiles: Tiles) -> dict[str, Any]:
+    """Return the compiler options of the first launch. Contraction is pinned off: its default differs by version."""
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+
+
+def merge_options(tiles: Tiles) -> dict[str, Any]:
+    """Return the compiler options of the second launch."""
+    return {"num_warps": tiles.merge_warps, "enable_fp_fusion": False}
+
+
+__all__ = ["LOG2_E", "Tiles", "merge_kernel", "merge_options", "part_constants", "part_kernel", "part_options"]
