@@ -97,7 +97,7 @@ def test_copies_of_ids_use_registers_only(arch: str) -> None:
     assert built.registers <= 48
 
 
-@pytest.mark.parametrize("requests", [64, 512])
+@pytest.mark.parametrize("requests", [64, 4096])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_walk_of_the_schedule_holds_the_records_in_registers(arch: str, requests: int) -> None:
     signature = {
@@ -107,5 +107,5 @@ def test_the_walk_of_the_schedule_holds_the_records_in_registers(arch: str, requ
     constants = mla_schedule.launch_constants(requests, 152, "sparse", 2)
     kernel = compile_kernel(mla_schedule.schedule_kernel, arch, signature, constants, mla_schedule.launch_options())
     assert kernel.spilled == 0
-    assert kernel.registers <= 64
+    assert kernel.registers <= (64 if requests == 64 else 128)
     assert kernel.shared <= 32

@@ -31,11 +31,15 @@ def test_reading_the_manifest_imports_neither_torch_nor_triton() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+#: Most rows of operators that one program serves; their rows are requests, not tokens.
+MOST_ROWS = {"schedule_prefix": 256}
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.op)
 def test_every_place_of_the_model_lies_in_the_region(kernel) -> None:
     contract = contracts.get(kernel.op)
     for site in contract.sites(MODEL):
-        for rows in (1, 6, 64, 4096):
+        for rows in (1, 6, 64, MOST_ROWS.get(kernel.op, 4096)):
             problem = Problem.at(contract, site).with_rows(contract.rows, rows)
             assert [reason for constraint in kernel.region if (reason := constraint.check(problem))] == []
 

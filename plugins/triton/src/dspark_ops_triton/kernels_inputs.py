@@ -81,7 +81,7 @@ _MLA_SCHED_META = Kernel(
         *(dtype(name, "int32") for name in ("lengths", "meta", "num_splits", "extra_lengths")),
         contiguous("lengths", "meta", "num_splits", "extra_lengths"),
         option("form").one_of("sparse", "dense"),
-        axis("B").between(1, 512),
+        axis("B").between(1, 4096),
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True),
