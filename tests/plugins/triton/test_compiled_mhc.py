@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import mhc, mhc_mix, mhc_post
+from dspark_ops_triton import mhc, mhc_mix, mhc_mxfp8, mhc_post, mhc_post_combine
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -65,3 +65,53 @@ def test_the_mix_projects_on_matrix_units_and_normalises_in_registers(arch: str)
     else:
         assert kernel.count(r"\bglobal_atomic_add_x2") == 1
         assert kernel.count(r"\bbuffer_wbl2") >= 1
+
+
+@pytest.mark.parametrize("hidden", [5120, 8192])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_norm_with_its_mxfp8_keeps_a_token_in_registers(arch: str, hidden: int) -> None:
+    signature = {
+        "x": "*bf16", "pre": "*fp32", "weight": "*bf16", "y": "*bf16", "q": "*u8", "scales": "*u8", "tokens": "i32",
+        "x_stride": "i32", "pre_stride": "i32", "eps": "fp32",
+    }  # fmt: skip
+    constants, options = mhc_mxfp8.launch_constants(4, hidden, 8), mhc.launch_options(arch.startswith("gfx"))
+    aligned = ("x", "weight", "y", "q", "scales")
+    kernel = compile_kernel(mhc_mxfp8.combine_norm_mxfp8_kernel, arch, signature, constants, options, aligned)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 128
+    assert kernel.shared <= 32768
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 4 * constants["BLOCK"] // 8 // mhc.THREADS
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_update_with_the_sum_reads_each_copy_once(arch: str) -> None:
+    signature = {
+        "x": "*bf16", "residual": "*bf16", "post": "*fp32", "comb": "*fp32", "pre": "*fp32", "new_residual": "*bf16",
+        "combined": "*bf16",
+    }  # fmt: skip
+    options = mhc_post_combine.launch_options(arch.startswith("gfx"), mhc_post_combine.THREADS)
+    constants = mhc_post_combine.launch_constants(4, 5120, mhc_post_combine.BLOCK)
+    aligned = ("x", "residual", "new_residual", "combined")
+    kernel = compile_kernel(mhc_post_combine.post_combine_kernel, arch, signature, constants, options, aligned)
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 96
+    assert kernel.count(WIDE_LOAD[arch[:2]]) == 5
+    if arch.startswith("sm_"):
+        assert _fused(kernel) == 4 * 4 * 8, "those of the update: the sum has none"
+
+
+@pytest.mark.parametrize("hidden", [5120, 8192])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_update_with_the_norm_keeps_a_token_in_registers(arch: str, hidden: int) -> None:
+    signature = {
+        "x": "*bf16", "residual": "*bf16", "post": "*fp32", "comb": "*fp32", "pre": "*fp32", "weight": "*bf16",
+        "new_residual": "*bf16", "combined": "*bf16", "normed": "*bf16", "eps": "fp32",
+    }  # fmt: skip
+    options = mhc_post_combine.launch_options(arch.startswith("gfx"), mhc_post_combine.NORM_THREADS)
+    constants = mhc_post_combine.launch_constants(4, hidden, 8192)
+    aligned = ("x", "residual", "weight", "new_residual", "combined", "normed")
+    kernel = compile_kernel(mhc_post_combine.post_combine_norm_kernel, arch, signature, constants, options, aligned)
+    assert kernel.spilled == 0
+    assert kernel.registers <= (128 if arch.startswith("sm_") else 256)
+    assert kernel.shared <= 128
+    assert kernel.count(WIDE_LOAD[arch[:2]]) == 6 * 2

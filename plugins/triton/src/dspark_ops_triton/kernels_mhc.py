@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dspark_ops.api import (
     Kernel,
     RankClass,
@@ -78,8 +80,59 @@ _MIX = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch; projection once per 16 tokens, in three bfloat16 parts; 128 bytes of partial sums per token and 512 "
-    "columns, allocated by the call; programs meet through words of the bound operator",
+    note="1 launch; projection once per 16 tokens, in three bfloat16 parts; 128 bytes of partial sums per token "
+    "and 512 columns, allocated by the call; programs meet through words of the bound operator",
 )
 
-KERNELS = (_COMBINE, _POST, _MIX)
+_COMBINE_NORM_MXFP8 = Kernel(
+    "mhc_combine_norm_mxfp8",
+    variant="row_program",
+    target="dspark_ops_triton.mhc_mxfp8:mhc_combine_norm_mxfp8",
+    prepare="dspark_ops_triton.mhc_mxfp8:prepare_mhc_combine_norm_mxfp8",
+    arch=any_gpu(),
+    region=[
+        dtype("x", "bfloat16"),
+        dtype("pre", "float32", "bfloat16"),
+        dtype("weight", "bfloat16"),
+        unit_last_stride("x", "pre"),
+        contiguous("weight"),
+        axis("N").one_of(4),
+        axis("H").between(32, 8192),
+        axis("H").multiple_of(32),
+        axis("T").at_most(2**30),
+    ],
+    rank=RankClass.FUSED,
+    traits=Traits(graph_safe=True, batch_invariant=True),
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch, one program per token or 32 rows of padding; y as mhc_combine_norm of this plugin; 64-bit offsets",
+)
+
+_POST_COMBINE = replace(
+    _POST,
+    op="mhc_post_combine",
+    target="dspark_ops_triton.mhc_post_combine:mhc_post_combine",
+    prepare="dspark_ops_triton.mhc_post_combine:prepare_mhc_post_combine",
+    region=[*_POST.region, dtype("pre", "float32"), contiguous("pre")],
+    rank=RankClass.FUSED,
+    note="1 launch; 4*H + 4*N*H bytes per token: the copies are not read again for the sum; 64-bit offsets",
+)
+
+_POST_COMBINE_NORM = replace(
+    _POST_COMBINE,
+    op="mhc_post_combine_norm",
+    variant="row_program",
+    target="dspark_ops_triton.mhc_post_combine:mhc_post_combine_norm",
+    prepare="dspark_ops_triton.mhc_post_combine:prepare_mhc_post_combine_norm",
+    region=[
+        *_POST_COMBINE.region,
+        dtype("weight", "bfloat16"),
+        contiguous("weight"),
+        # A token is held in registers: 8192 lanes at 16 bytes a load is what is tested to need no spills.
+        axis("H").at_most(8192),
+        axis("H").multiple_of(8),
+    ],
+    note="1 launch, one program per token; 6*H + 4*N*H bytes per token and 2*H; 64-bit offsets",
+)
+
+KERNELS = (_COMBINE, _POST, _MIX, _COMBINE_NORM_MXFP8, _POST_COMBINE, _POST_COMBINE_NORM)

@@ -116,7 +116,7 @@ def launch_options(amd: bool, threads: int = THREADS) -> dict[str, Any]:
 def prepare_mhc_combine(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `mhc_combine`, compiled for the site's sizes and the dtype of its weights of the copies."""
     if device.arch.vendor != "cpu":
-        for x, pre in _sample_inputs(site):
+        for x, pre in sample_inputs(site):
             mhc_combine(x, pre)
     return mhc_combine
 
@@ -125,12 +125,12 @@ def prepare_mhc_combine_norm(device: Any, site: Any, rows: Sequence[int]) -> Cal
     """Return `mhc_combine_norm`, compiled for the site's sizes and the dtype of its weights of the copies."""
     if device.arch.vendor != "cpu":
         weight = torch.zeros(site.axes["H"], dtype=torch.bfloat16, device="cuda")
-        for x, pre in _sample_inputs(site):
+        for x, pre in sample_inputs(site):
             mhc_combine_norm(x, pre, weight)
     return mhc_combine_norm
 
 
-def _sample_inputs(site: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def sample_inputs(site: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield copies and weights for every build that a call may need: rows 16-byte aligned, only the first one, none."""
     copies, hidden = site.axes["N"], site.axes["H"]
     pre = torch.zeros(2, copies, dtype=getattr(torch, site.dtypes.get("pre", "float32")), device="cuda")

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from dspark_ops_triton.blocks.hyper import updated_copies
+from dspark_ops_triton.blocks.hyper import load_copies, load_weights, updated_copy
 
 #: Columns of a program, and its threads: 8 values of each copy per thread, 16 bytes.
 BLOCK = 512
@@ -24,12 +24,13 @@ def post_kernel(
     token = tl.program_id(0).to(tl.int64)
     lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = lanes < HIDDEN
-    new = updated_copies(
-        x + token * HIDDEN, residual + token * COPIES * HIDDEN, post + token * COPIES, comb + token * COPIES * COPIES,
-        lanes, mask, COPIES, HIDDEN,
-    )  # fmt: skip
+    branch = tl.load(x + token * HIDDEN + lanes, mask=mask, other=0.0)
+    old = load_copies(residual + token * COPIES * HIDDEN, lanes, mask, COPIES, HIDDEN)
+    posts = load_weights(post + token * COPIES, COPIES)
+    combs = load_weights(comb + token * COPIES * COPIES, COPIES * COPIES)
     for copy in tl.static_range(COPIES):
-        tl.store(out + (token * COPIES + copy) * HIDDEN + lanes, new[copy].to(tl.bfloat16), mask=mask)
+        value = updated_copy(branch, old, posts, combs, copy, COPIES)
+        tl.store(out + (token * COPIES + copy) * HIDDEN + lanes, value.to(tl.bfloat16), mask=mask)
 
 
 def mhc_post(x: torch.Tensor, residual: torch.Tensor, post: torch.Tensor, comb: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,7 @@ from dspark_ops_triton import (
     kernels_inputs,
     kernels_mhc,
     kernels_moe,
+    kernels_quantize,
 )
 from dspark_ops_triton.kernels_base import CONFORMANT_ON_H200, TRITON
 
@@ -101,6 +102,7 @@ KERNELS = (
     _FINALIZE,
     *kernels_mhc.KERNELS,
     *kernels_moe.KERNELS,
+    *kernels_quantize.KERNELS,
     *kernels_attention.KERNELS,
     *kernels_compress.KERNELS,
     *kernels_accept.KERNELS,

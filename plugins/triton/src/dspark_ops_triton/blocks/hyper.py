@@ -7,33 +7,56 @@ import triton.language as tl
 
 
 @triton.jit
-def updated_copies(
-    branch, residual, post, comb, lanes, mask, COPIES: tl.constexpr, HIDDEN: tl.constexpr,
-):  # fmt: skip
-    """Return lanes of one token's new copies, a tuple of float32 not yet rounded, in the order of roundings of N3.5.
+def load_copies(x, lanes, mask, COPIES: tl.constexpr, HIDDEN: tl.constexpr):
+    """Return lanes of one token's copies as a tuple of blocks, as they are stored.
 
-    Everything is loaded before anything is returned, so that stores of the results do not hold up loads.
+    All of them are loaded before any result is stored: a store in between would hold up the loads behind it.
+    """
+    copies = ()
+    for copy in tl.static_range(COPIES):
+        copies = copies + (tl.load(x + copy * HIDDEN + lanes, mask=mask, other=0.0),)  # noqa: RUF005
+    return copies
+
+
+@triton.jit
+def load_weights(weights, COUNT: tl.constexpr):
+    """Return COUNT float32 numbers as a tuple."""
+    loaded = ()
+    for index in tl.static_range(COUNT):
+        loaded = loaded + (tl.load(weights + index),)  # noqa: RUF005
+    return loaded
+
+
+@triton.jit
+def updated_copy(branch, old, post, comb, COPY: tl.constexpr, COPIES: tl.constexpr):
+    """Return lanes of one token's new copy COPY as float32, not yet rounded, in the order of roundings of N3.5.
 
     Args:
-        branch: pointer to the token's HIDDEN values of the branch output.
-        residual: pointer to the token's COPIES * HIDDEN old values.
-        post: pointer to the token's COPIES weights of the branch.
-        comb: pointer to the token's COPIES * COPIES weights of the old copies, source first.
-        lanes: columns; values where `mask` is false count as zeros.
-        mask: which of them there are.
+        branch: lanes of the branch output.
+        old: the old copies, from `load_copies`.
+        post: tuple of COPIES weights of the branch.
+        comb: tuple of COPIES * COPIES weights of the old copies, source first.
+        COPY: the destination.
         COPIES: number of copies.
-        HIDDEN: values of a copy.
     """
-    shape: tl.constexpr = lanes.shape
-    share = tl.load(branch + lanes, mask=mask, other=0.0).to(tl.float32)
-    old = ()
-    for source in tl.static_range(COPIES):
-        old = old + (tl.load(residual + source * HIDDEN + lanes, mask=mask, other=0.0).to(tl.float32),)  # noqa: RUF005
-    new = ()
+    shape: tl.constexpr = branch.shape
+    total = old[0].to(tl.float32) * comb[COPY]
+    total = tl.fma(branch.to(tl.float32), post[COPY].broadcast_to(shape), total)
+    for source in tl.static_range(1, COPIES):
+        total = tl.fma(old[source].to(tl.float32), comb[source * COPIES + COPY].broadcast_to(shape), total)
+    return total
+
+
+@triton.jit
+def update_and_sum(branch, old, post, comb, pre, out, lanes, mask, COPIES: tl.constexpr, HIDDEN: tl.constexpr):
+    """Store lanes of one token's new copies at `out`, and return their weighted sum as float32, not yet rounded.
+
+    `pre` is a tuple of the sum's weights. It takes the new copies as rounded to bfloat16, in order, and rounds each
+    product and each sum (A8); other arguments are those of `updated_copy`.
+    """
+    total = tl.zeros(branch.shape, tl.float32)
     for copy in tl.static_range(COPIES):
-        total = old[0] * tl.load(comb + copy)
-        total = tl.fma(share, tl.load(post + copy).broadcast_to(shape), total)
-        for source in tl.static_range(1, COPIES):
-            total = tl.fma(old[source], tl.load(comb + source * COPIES + copy).broadcast_to(shape), total)
-        new = new + (total,)  # noqa: RUF005
-    return new
+        value = updated_copy(branch, old, post, comb, copy, COPIES).to(tl.bfloat16)
+        tl.store(out + copy * HIDDEN + lanes, value, mask=mask)
+        total = total + pre[copy] * value.to(tl.float32)
+    return total
