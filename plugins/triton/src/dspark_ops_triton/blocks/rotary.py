@@ -1,6 +1,7 @@
 """Device functions for rotary embeddings: adjacent pairs of a tile's lanes, turned with the roundings written out.
 
-The products that are rounded before an addition stay apart only where the launch sets enable_fp_fusion=False.
+The products that are rounded before an addition stay apart only where the launch sets enable_fp_fusion=False. They are
+negated by a product with -1: Triton 3.6 computes ``-x`` as ``0 - x``, which loses the sign of a zero.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ def join_pairs(even, odd, ROWS: tl.constexpr, LANES: tl.constexpr):
 @triton.jit
 def turn(even, odd, cosine, sine):
     """Return float32 pairs rotated forward: fma(even, cos, -(odd * sin)) and fma(even, sin, odd * cos) (N6)."""
-    return tl.fma(even, cosine, -(odd * sine)), tl.fma(even, sine, odd * cosine)
+    return tl.fma(even, cosine, (odd * sine) * -1.0), tl.fma(even, sine, odd * cosine)
 
 
 @triton.jit
 def turn_back(even, odd, cosine, sine):
     """Return float32 pairs rotated backward: fma(even, cos, odd * sin) and fma(odd, cos, -(even * sin)) (N5)."""
-    return tl.fma(even, cosine, odd * sine), tl.fma(odd, cosine, -(even * sine))
+    return tl.fma(even, cosine, odd * sine), tl.fma(odd, cosine, (even * sine) * -1.0)
 
 
 @triton.jit
