@@ -15,7 +15,8 @@ from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts.mhc import sinkhorn
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.problem import Problem
-from dspark_ops_triton.blocks.sinkhorn import sinkhorn4, split_columns
+from dspark_ops_triton.blocks.meeting import is_last_to_arrive
+from dspark_ops_triton.blocks.sinkhorn import sigmoid, sinkhorn4, split_columns
 from dspark_ops_triton.blocks.split_products import dot_three_parts
 from dspark_ops_triton.mhc_mix import MixSinkhorn, mhc_mix_sinkhorn, prepare_mhc_mix_sinkhorn
 
@@ -99,6 +100,34 @@ def test_sinkhorn_is_the_contracts_with_columns_normalised_last(iterations: int)
     _sinkhorn_kernel[(1,)](logits, out, 1e-6, iterations, LANES=8)
     assert torch.allclose(out, sinkhorn(logits.double(), iterations, 1e-6).float(), rtol=0, atol=1e-6)
     assert torch.allclose(out.sum(1), torch.ones(8, 4), rtol=0, atol=1e-4)
+
+
+@triton.jit
+def _sigmoid_kernel(x, out, LANES: tl.constexpr):
+    lanes = tl.arange(0, LANES)
+    tl.store(out + lanes, sigmoid(tl.load(x + lanes)))
+
+
+def test_the_sigmoid_keeps_a_nan_and_does_not_overflow() -> None:
+    x = torch.tensor([float("nan"), -1e30, -5.0, 0.0, 5.0, 1e30, -80.0, 2.0])
+    out = torch.empty(8)
+    _sigmoid_kernel[(1,)](x, out, LANES=8)
+    assert torch.allclose(out, x.double().sigmoid().float(), rtol=3e-7, atol=2e-35, equal_nan=True)
+
+
+@triton.jit
+def _meeting_kernel(written, counter, out, PARTS: tl.constexpr):
+    program = tl.program_id(0)
+    tl.store(written + program, program + 1)
+    if is_last_to_arrive(counter, PARTS):
+        tl.store(out, tl.sum(tl.load(written + tl.arange(0, PARTS))))
+
+
+def test_the_last_program_sees_what_all_stored_and_leaves_the_counter_at_rest() -> None:
+    counter, out = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    for _ in range(2):
+        _meeting_kernel[(8,)](torch.zeros(8, dtype=torch.int64), counter, out, PARTS=8)
+        assert (out.item(), counter.item()) == (36, 0)
 
 
 @triton.jit

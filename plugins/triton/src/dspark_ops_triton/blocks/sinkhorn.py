@@ -8,8 +8,8 @@ import triton.language as tl
 
 @triton.jit
 def sigmoid(x):
-    """Return 1 / (1 + exp(-x)) of float32 values; far below zero it is 0."""
-    return 1.0 / (1.0 + tl.exp(tl.minimum(-x, 80.0)))
+    """Return 1 / (1 + exp(-x)) of float32 values, 1.8e-35 or more; a NaN stays."""
+    return 1.0 / (1.0 + tl.exp(tl.where(x < -80.0, 80.0, -x)))
 
 
 @triton.jit
