@@ -14,8 +14,9 @@ from dspark_ops_triton.argmax import AMD_TILES, TILES
 from dspark_ops_triton.blocks.accepting import commit, leading_run, matches, row_limit, token_at
 from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
-from dspark_ops_triton.blocks.ordering import keep_first, pack, packed_column
+from dspark_ops_triton.blocks.ordering import packed_column
 from dspark_ops_triton.blocks.row_argmax import COLUMN_LIMIT, Tiles, unit_count
+from dspark_ops_triton.blocks.row_best import best_of_tiles
 
 STATE_WORDS = tl.constexpr(WORDS)
 
@@ -40,15 +41,7 @@ def tail_kernel(
     split = tl.program_id(1)
     splits = tl.num_programs(1)
     start = logits + row.to(tl.int64) * row_stride * STRIDE_UNIT
-    lanes = tl.arange(0, BLOCK)
-    column = split * BLOCK + lanes
-    best = tl.load(start + column, mask=column < COLUMNS, other=float("-inf")).to(tl.float32)
-    best_column = column
-    for tile in range(split + splits, tl.cdiv(COLUMNS, BLOCK), splits):
-        column = tile * BLOCK + lanes
-        value = tl.load(start + column, mask=column < COLUMNS, other=float("-inf")).to(tl.float32)
-        best, best_column = keep_first(best, best_column, value, column)
-    pair = tl.max(pack(best, best_column), axis=0)
+    pair = best_of_tiles(start, COLUMNS, split, splits, BLOCK)
     request = row // ROWS
     first = state + request.to(tl.int64) * (ROWS * STATE_WORDS)
     tl.atomic_max(state + row.to(tl.int64) * STATE_WORDS, pair, sem="relaxed")

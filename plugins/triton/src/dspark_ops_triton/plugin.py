@@ -27,6 +27,7 @@ from dspark_ops_triton import (
     kernels_mhc,
     kernels_moe,
     kernels_quantize,
+    kernels_select,
 )
 from dspark_ops_triton.kernels_base import CONFORMANT_ON_H200, TRITON
 
@@ -108,6 +109,7 @@ KERNELS = (
     *kernels_accept.KERNELS,
     *kernels_inputs.KERNELS,
     *kernels_draft.KERNELS,
+    *kernels_select.KERNELS,
 )
 
 

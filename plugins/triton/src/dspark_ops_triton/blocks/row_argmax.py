@@ -12,7 +12,8 @@ import triton.language as tl
 
 from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
-from dspark_ops_triton.blocks.ordering import keep_first, last_to_arrive, pack, packed_column
+from dspark_ops_triton.blocks.ordering import last_to_arrive, packed_column
+from dspark_ops_triton.blocks.row_best import best_of_tiles
 
 STATE_WORDS = tl.constexpr(WORDS)
 #: Widest row: a tile that begins below it ends below 2**31, where columns leave int32 and the packed pair.
@@ -29,16 +30,7 @@ def row_argmax_kernel(x, out, state, row_stride, COLUMNS: tl.constexpr, BLOCK: t
     split = tl.program_id(1)
     splits = tl.num_programs(1)
     start = x + row.to(tl.int64) * row_stride * STRIDE_UNIT  # 64 bits: 16612 rows of 129280 pass 2**31 elements
-    lanes = tl.arange(0, BLOCK)
-    column = split * BLOCK + lanes
-    best = tl.load(start + column, mask=column < COLUMNS, other=float("-inf")).to(tl.float32)
-    best_column = column
-    for tile in range(split + splits, tl.cdiv(COLUMNS, BLOCK), splits):
-        column = tile * BLOCK + lanes
-        value = tl.load(start + column, mask=column < COLUMNS, other=float("-inf")).to(tl.float32)
-        best, best_column = keep_first(best, best_column, value, column)
-    # A lane beyond the row holds -inf and a column that is too high: it loses every tie against a lane inside.
-    pair = tl.max(pack(best, best_column), axis=0)
+    pair = best_of_tiles(start, COLUMNS, split, splits, BLOCK)
     if splits == 1:
         tl.store(out + row, packed_column(pair))
     else:

@@ -1,0 +1,163 @@
+"""Portable ``candidate_lengths`` and ``filter_topk_pages``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 256
+WARPS = 2
+
+_STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_stride"]
+
+
+@triton.jit(
+    do_not_specialize=["rows", "topk_blocks", "block_size", "exact_tail"], do_not_specialize_on_alignment=["seq_lens"]
+)
+def lengths_kernel(
+    seq_lens, block_lens, compact_lens, page_table, rows, topk_blocks, block_size, exact_tail, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Write the block counts and packed lengths of BLOCK rows."""
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = row < rows
+    length = tl.load(seq_lens + row, mask=live, other=0)
+    # From the last entry: adding block_size - 1 first would pass 2**31 for the longest rows.
+    blocks = tl.where(length > 0, (length - 1) // block_size + 1, 0)
+    compact = tl.minimum(blocks, topk_blocks) * block_size
+    newest = (length - 1) % block_size + 1
+    tail = tl.where(length > 0, compact - block_size + newest, 0)
+    tl.store(block_lens + row, blocks, mask=live)
+    tl.store(compact_lens + row, tl.where(exact_tail > 0, tail, compact), mask=live)
+    tl.store(page_table + row, tl.zeros((BLOCK,), tl.int32), mask=live)
+
+
+@triton.jit(
+    do_not_specialize=["width", "chosen", "page_size", *_STRIDES],
+    do_not_specialize_on_alignment=["scores", "indices", "page_table", "page_indices", "raw_indices"],
+)
+def pages_kernel(
+    scores, indices, page_table, page_indices, raw_indices, width, chosen, page_size,
+    score_stride, index_stride, table_stride, page_stride, raw_stride, RAW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the slots of BLOCK choices of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    live = lane < chosen
+    choice = tl.load(indices + row * index_stride + lane, mask=live, other=-1)
+    inside = live & (choice >= 0) & (choice < width)
+    score = tl.load(scores + row * score_stride + choice, mask=inside, other=float("-inf"))
+    counts = inside & (score > float("-inf"))
+    entry = tl.where(counts, choice, 0).to(tl.int32)
+    page = tl.load(page_table + row * table_stride + entry // page_size, mask=counts, other=0)
+    slot = page * page_size + entry % page_size
+    tl.store(page_indices + row * page_stride + lane, tl.where(counts, slot, -1), mask=live)
+    if RAW:
+        tl.store(raw_indices + row * raw_stride + lane, tl.where(counts, choice, -1), mask=live)
+
+
+def candidate_lengths(
+    seq_lens: Tensor, topk_blocks: int = 2048, block_size: int = 8, exact_tail: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return how many blocks each row has, how long its packed candidates are, and their page table.
+
+    Args:
+        seq_lens: [R] int32, visible entries of each row, not negative.
+        topk_blocks: blocks that a row keeps at most.
+        block_size: entries of a block.
+        exact_tail: count only the visible entries of the newest block.
+
+    Returns:
+        block_lens [R], compact_lens [R] and compact_page_table [R, 1] (zeros), all int32.
+
+    Raises:
+        ValueError: `topk_blocks` or `block_size` is not positive.
+
+    Bytes moved: 16 per row. Launches: 1, none for no rows.
+
+    Source: A15, N10.5.
+    """
+    if topk_blocks < 1 or block_size < 1:
+        got = f"{topk_blocks} and {block_size}"
+        raise ValueError(f"candidate_lengths: wanted positive topk_blocks and block_size, got {got}")
+    rows = seq_lens.shape[0]
+    block_lens, compact_lens = (torch.empty(rows, dtype=torch.int32, device=seq_lens.device) for _ in range(2))
+    page_table = torch.empty(rows, 1, dtype=torch.int32, device=seq_lens.device)
+    if rows:
+        lengths_kernel[(triton.cdiv(rows, BLOCK),)](
+            seq_lens, block_lens, compact_lens, page_table, rows, topk_blocks, block_size, int(exact_tail),
+            BLOCK=BLOCK, **launch_options(),
+        )  # fmt: skip
+    return block_lens, compact_lens, page_table
+
+
+def filter_topk_pages(
+    scores: Tensor,
+    indices: Tensor,
+    page_table: Tensor,
+    page_indices: Tensor,
+    page_size: int,
+    raw_indices: Tensor | None = None,
+) -> None:
+    """Write the cache slot of each chosen entry, and -1 for a choice that is none; the order stays.
+
+    Args:
+        scores: [R, W] float32, last stride 1.
+        indices: [R, K] int32 or int64, last stride 1; may be negative or beyond W.
+        page_table: [R, P] int32, last stride 1; it covers every choice that counts.
+        page_indices: [R, K] int32, last stride 1, written.
+        page_size: entries of a page.
+        raw_indices: [R, K] of the dtype of `indices`, last stride 1, written if given.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit each other, or the page size is not positive. Nothing is written.
+
+    Bytes moved: 16 to 32 per choice. Launches: 1, none for no choices.
+
+    Source: N10.6.
+    """
+    fits = raw_indices is None or (raw_indices.shape == indices.shape and raw_indices.dtype == indices.dtype)
+    if page_size < 1 or page_indices.shape != indices.shape or not fits:
+        got = f"page_size {page_size}, {list(page_indices.shape)} and raw_indices that {'fit' if fits else 'do not'}"
+        wanted = f"a page_size of 1 or more, page_indices {list(indices.shape)} and raw_indices like indices"
+        raise ValueError(f"filter_topk_pages: wanted {wanted}, got {got}")
+    rows, chosen = indices.shape
+    if rows and chosen:
+        raw = indices if raw_indices is None else raw_indices
+        pages_kernel[(rows, triton.cdiv(chosen, BLOCK))](
+            scores, indices, page_table, page_indices, raw, scores.shape[1], chosen, page_size,
+            scores.stride(0), indices.stride(0), page_table.stride(0), page_indices.stride(0), raw.stride(0),
+            **page_constants(raw_indices is not None), **launch_options(),
+        )  # fmt: skip
+
+
+def page_constants(raw: bool) -> dict[str, Any]:
+    """Return the compile-time arguments of `filter_topk_pages`."""
+    return {"RAW": raw, "BLOCK": BLOCK}
+
+
+def launch_options() -> dict[str, Any]:
+    """Return the compiler options of a launch."""
+    return {"num_warps": WARPS, "enable_fp_fusion": False}
+
+
+def prepare_candidate_lengths(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return `candidate_lengths`, compiled."""
+    if device.arch.vendor != "cpu":
+        candidate_lengths(torch.zeros(1, dtype=torch.int32, device="cuda"))
+    return candidate_lengths
+
+
+def prepare_filter_topk_pages(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
+    """Return `filter_topk_pages`, compiled for both dtypes of the choices, with and without their copy."""
+    if device.arch.vendor != "cpu":
+        scores = torch.zeros(1, 1, dtype=torch.float32, device="cuda")
+        ids = torch.zeros(1, 1, dtype=torch.int32, device="cuda")
+        for indices in (ids, ids.long()):
+            for raw in (None, indices.clone()):
+                filter_topk_pages(scores, indices, ids, ids.clone(), 1, raw)
+    return filter_topk_pages
