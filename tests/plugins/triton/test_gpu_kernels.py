@@ -59,6 +59,11 @@ def through_graph(function):
         if any(tensor.numel() == 0 for tensor in tensors):
             return function(*arguments)
         held = [torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device="cuda") for item in tensors]
+        # A row that stands for all rows (stride 0) cannot be copied into: such an argument becomes a plain tensor.
+        held = [
+            torch.empty_like(item, memory_format=torch.contiguous_format) if 0 in item.stride() else item
+            for item in held
+        ]
         left = iter(held)
         call = [next(left) if isinstance(argument, torch.Tensor) else argument for argument in arguments]
         for item in held:
@@ -76,7 +81,8 @@ def through_graph(function):
             item.copy_(given)
         graph.replay()
         for item, given in zip(held, tensors, strict=True):
-            given.copy_(item)
+            if 0 not in given.stride():
+                given.copy_(item)
         torch.cuda.synchronize()
         return outputs
 

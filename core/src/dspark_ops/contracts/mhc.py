@@ -221,7 +221,7 @@ def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
 
 def _mix_sites(shapes: ModelShapes) -> tuple[Site, ...]:
     copies = shapes.hc_mult
-    return tuple(Site(name, axes={"N": copies, "H": shapes.hidden, "C": (2 + copies) * copies}) for name in _PHASES)
+    return tuple(Site(name, axes={"N": copies, "J": copies * shapes.hidden, "C": (2 + copies) * copies}) for name in _PHASES)
 
 
 _COPIES = Argument("x", ("T", "N*H"), ("bfloat16",), strides="unit_last", doc="the copies side by side")
@@ -233,8 +233,8 @@ MHC_MIX_SINKHORN = Contract(
     source="N3.2, C5.1",
     phases=_PHASES,
     parameters=(
-        Argument("x", ("T", "N*H"), ("bfloat16",), doc="the copies side by side"),
-        Argument("fn", ("C", "N*H"), ("float32",), doc="projection, C = (2 + N) * N"),
+        Argument("x", ("T", "J"), ("bfloat16",), doc="the N copies side by side, J = N * H"),
+        Argument("fn", ("C", "J"), ("float32",), doc="projection, C = (2 + N) * N"),
         Argument("scale", (3,), ("float32",), doc="factors of pre, post and comb"),
         Argument("base", ("C",), ("float32",), doc="offsets"),
         Option("rms_eps", "float", 1e-20, doc="added to the mean square"),

@@ -186,7 +186,7 @@ def prepare_mhc_mix_sinkhorn(device: Any, site: Any, rows: Sequence[int]) -> Cal
     target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
     bound = MixSinkhorn(TILES, ArrivalState(triton.cdiv(max(rows, default=0), TOKENS), target, CAPTURES))
     if target.type == "cuda":
-        width = site.axes["N"] * site.axes["H"]
+        width = site.axes["J"]
         fn, base = torch.zeros(ROWS, width, device=target), torch.zeros(ROWS, device=target)
         buffer = torch.zeros(width + 1, dtype=torch.bfloat16, device=target)
         for x in (buffer[None, :width], buffer[None, 1:]):
