@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -181,3 +183,19 @@ def test_a_guarded_copy_keeps_values_strides_and_gaps_and_sees_a_store_in_a_gap(
     assert (guarded.changed(everywhere=False), guarded.changed(everywhere=True)) == (0, 1)
     torch.as_strided(guarded.view, (1,), (1,), guarded.view.storage_offset() + 3).fill_(0)
     assert guarded.changed(everywhere=False) == 1
+
+
+@pytest.mark.parametrize(("missing", "wrong"), [(0, False), (1, True)])
+def test_what_a_contract_leaves_free_may_stay_unwritten_and_nothing_else(missing: int, wrong: bool) -> None:
+    contract = contracts.get("moe_sort")
+
+    def sort(*arguments: Any) -> tuple[Any, ...]:
+        ids, *others = contract.reference(*arguments)
+        count = max(int(others[2][0]) - missing, 0)
+        left = torch.empty_like(ids)
+        left[:count] = ids[:count]
+        return left, *others
+
+    failures = [str(failure) for failure in check_numbers(contract, sort)]
+    assert bool(failures) == wrong
+    assert all("output sorted_ids: 1 of " in text and "never written" in text for text in failures)

@@ -1,11 +1,11 @@
-"""The kernels around a selection, built for every architecture that is claimed."""
+"""The kernels around a selection and the sort of routed pairs, built for every architecture that is claimed."""
 
 from __future__ import annotations
 
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
-from dspark_ops_triton import index_lengths, vocab_parallel
+from dspark_ops_triton import index_lengths, moe_sort, vocab_parallel
 from dspark_ops_triton.argmax import AMD_TILES, TILES
 from dspark_ops_triton.kernels_base import INTERPRETED
 
@@ -45,3 +45,20 @@ def test_lengths_and_slots_use_registers_only(arch: str) -> None:
     for kernel in (lengths, pages):
         assert (kernel.spilled, kernel.shared) == (0, 0)
         assert kernel.registers <= 48
+
+
+@pytest.mark.parametrize(("rows", "top_k", "experts"), [(24, 6, 384), (64, 16, 1023)])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_sort_of_a_decode_step_does_not_spill(arch: str, rows: int, top_k: int, experts: int) -> None:
+    signature = {
+        **dict.fromkeys(("topk_ids", "held", "num_valid", "sorted_ids", "sorted_expert_ids", "num_valid_ids"), "*i32"),
+        "buffer": "*i32", "topk_weights": "*fp32", "sorted_weights": "*fp32",
+        **dict.fromkeys(("rows", "experts", "words"), "i32"),
+    }  # fmt: skip
+    constants = moe_sort.launch_constants(rows, top_k, experts, 32, True, True, top_k == 16)
+    options = moe_sort.launch_options(arch.startswith("gfx"))
+    outputs = ("sorted_ids", "sorted_expert_ids", "num_valid_ids", "buffer", "sorted_weights")
+    kernel = compile_kernel(moe_sort.sort_kernel, arch, signature, constants, options, outputs)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 96
+    assert kernel.shared <= 8192

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
@@ -99,7 +99,7 @@ def check_case(
         missing: dict[str, Any] = {}
         if any(isinstance(value, torch.Tensor) and holding(value, PATTERNS[0]).any() for value in own.values()):
             again, _ = _run(contract, function, device, inputs, PATTERNS[1])
-            missing = unwritten(own, again)
+            missing = _owed(contract, inputs, wanted, unwritten(own, again), (got, again))
     except _CallError as error:
         return [Finding(str(error))]
     for name, place in missing.items():
@@ -179,6 +179,25 @@ def _changes(guarded: Mapping[str, GuardedTensor], written: set[str]) -> list[Fi
         elif changed:
             findings.append(Finding(f"argument {name}: {changed} elements around it or between its rows changed"))
     return findings
+
+
+def _owed(
+    contract: Contract,
+    inputs: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    unwritten: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the unwritten elements that the contract defines: where its rule gives back what is there, it is free."""
+    owed = {}
+    for name, place in unwritten.items():
+        rule = contract.rules.get(name)
+        if rule is not None and all(run[name].shape == wanted[name].shape for run in runs):
+            free = [rule(inputs, run).to(run[name].dtype) == run[name] for run in runs]
+            place = place & ~torch.stack(free).all(0)
+        if place.any():
+            owed[name] = place
+    return owed
 
 
 def _compare(

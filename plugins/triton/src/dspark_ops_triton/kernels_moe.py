@@ -1,10 +1,21 @@
-"""The kernels around the experts: router gate, packed choices, activation."""
+"""The kernels around the experts: router gate, packed choices, sort of routed pairs, activation."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from dspark_ops.api import Kernel, RankClass, Traits, any_gpu, axis, contiguous, dtype, option, unit_last_stride
+from dspark_ops.api import (
+    Kernel,
+    RankClass,
+    Traits,
+    any_gpu,
+    axis,
+    contiguous,
+    dtype,
+    elements,
+    option,
+    unit_last_stride,
+)
 from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
 _GATE = Kernel(
@@ -77,4 +88,26 @@ _SILU = Kernel(
     note="1 launch; three times the bytes of the result; within a unit in float32; 64-bit offsets",
 )
 
-KERNELS = (_GATE, _GATE_PACKED, _PACK, _SILU)
+_SORT = Kernel(
+    "moe_sort",
+    variant="counted_ranks",
+    target="dspark_ops_triton.moe_sort:moe_sort",
+    prepare="dspark_ops_triton.moe_sort:prepare_moe_sort",
+    arch=any_gpu(),
+    region=[
+        dtype("topk_ids", "int32"),
+        dtype("topk_weights", "float32"),
+        contiguous("topk_ids", "topk_weights", "expert_mask", "num_valid"),
+        option("block_size").one_of(4, 8, 16, 32, 64, 128),
+        axis("K").between(1, 16),
+        axis("E").between(1, 1023),
+        elements("M*K", below=1025),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True),
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch for up to 1024 pairs: one program sorts, the others set the buffer to zero",
+)
+
+KERNELS = (_GATE, _GATE_PACKED, _PACK, _SILU, _SORT)
