@@ -53,7 +53,7 @@ def test_the_sort_of_a_decode_step_does_not_spill(arch: str, rows: int, top_k: i
     signature = {
         **dict.fromkeys(("topk_ids", "held", "num_valid", "sorted_ids", "sorted_expert_ids", "num_valid_ids"), "*i32"),
         "buffer": "*i32", "topk_weights": "*fp32", "sorted_weights": "*fp32",
-        **dict.fromkeys(("rows", "experts", "words"), "i32"),
+        **dict.fromkeys(("rows", "experts", "words", "length"), "i32"),
     }  # fmt: skip
     constants = moe_sort.launch_constants(rows, top_k, experts, 32, True, True, top_k == 16)
     options = moe_sort.launch_options(arch.startswith("gfx"))

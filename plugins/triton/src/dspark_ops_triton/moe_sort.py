@@ -16,6 +16,8 @@ COMPARISONS = 8192
 THREADS = 512
 #: 32-bit words of the buffer that a further program sets to zero.
 ZEROS = 4096
+#: Entries behind the last block that it fills at a time.
+TAIL = 2048
 #: Pairs that the sorting program holds.
 LIMIT = 1024
 BUFFERS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -39,14 +41,14 @@ def expert_of(topk_ids, held, pair, pairs, live_rows, experts, TOP_K: tl.constex
 
 
 @triton.jit(
-    do_not_specialize=["rows", "experts", "words"],
+    do_not_specialize=["rows", "experts", "words", "length"],
     do_not_specialize_on_alignment=["topk_ids", "topk_weights", "held", "num_valid"],
 )
 def sort_kernel(
     topk_ids, topk_weights, held, num_valid, sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids, buffer,
-    rows, experts, words,
+    rows, experts, words, length,
     TOP_K: tl.constexpr, PAIRS: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, OTHERS: tl.constexpr,
-    MASKED: tl.constexpr, COUNTED: tl.constexpr, DEDUPE: tl.constexpr, ZEROS: tl.constexpr,
+    MASKED: tl.constexpr, COUNTED: tl.constexpr, DEDUPE: tl.constexpr, ZEROS: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """Program 0 sorts; the others set ZEROS words of the buffer to zero each.
 
@@ -92,7 +94,17 @@ def sort_kernel(
             tl.store(sorted_weights + starts * BLOCK_SIZE + filler, tl.zeros((EXPERTS,), tl.float32), mask=empty)
         for further in range(tl.max(blocks, axis=0)):
             tl.store(sorted_expert_ids + starts + further, local, mask=further < blocks)
-        tl.store(num_valid_ids, tl.sum(blocks, axis=0) * BLOCK_SIZE)
+        # Nobody may count on what lies behind, but equal calls give equal bits.
+        used = tl.sum(blocks, axis=0)
+        for first in range(used * BLOCK_SIZE, length, TAIL):
+            entry = first + tl.arange(0, TAIL)
+            tl.store(sorted_ids + entry, tl.zeros((TAIL,), tl.int32) + ((TOP_K << 24) | rows), mask=entry < length)
+            tl.store(sorted_weights + entry, tl.zeros((TAIL,), tl.float32), mask=entry < length)
+        for first in range(used, tl.cdiv(length, BLOCK_SIZE), TAIL):
+            entry = first + tl.arange(0, TAIL)
+            behind = entry < tl.cdiv(length, BLOCK_SIZE)
+            tl.store(sorted_expert_ids + entry, tl.zeros((TAIL,), tl.int32), mask=behind)
+        tl.store(num_valid_ids, used * BLOCK_SIZE)
         if COUNTED:
             live_rows = tl.load(num_valid)
         tl.store(num_valid_ids + 1, live_rows)
@@ -160,7 +172,7 @@ def moe_sort(
     sort_kernel[(1 + triton.cdiv(words, ZEROS),)](
         topk_ids, topk_weights, topk_ids if expert_mask is None else expert_mask,
         topk_ids if num_valid is None else num_valid, sorted_ids, sorted_weights, expert_ids, totals,
-        buffer.view(torch.int32) if zeroed else totals, rows, experts, words,
+        buffer.view(torch.int32) if zeroed else totals, rows, experts, words, length,
         **constants, **launch_options(torch.version.hip is not None),
     )  # fmt: skip
     return sorted_ids, sorted_weights, expert_ids, totals, buffer
@@ -174,7 +186,7 @@ def launch_constants(
     return {
         "TOP_K": top_k, "PAIRS": pairs, "EXPERTS": triton.next_power_of_2(experts + 1), "BLOCK_SIZE": block_size,
         "OTHERS": min(OTHERS, COMPARISONS // pairs), "MASKED": masked, "COUNTED": counted, "DEDUPE": dedupe,
-        "ZEROS": ZEROS,
+        "ZEROS": ZEROS, "TAIL": TAIL,
     }  # fmt: skip
 
 
