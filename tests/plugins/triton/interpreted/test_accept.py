@@ -75,8 +75,8 @@ def test_the_greedy_accept_passes_every_case_of_its_contract() -> None:
     [("accept_tail", accept_tail, prepare_accept_tail), ("accept_forced", accept_forced, prepare_accept_forced)],
 )
 def test_a_tail_passes_the_cases_of_its_contract_prepared_or_not(name: str, function: Any, prepare: Any) -> None:
-    assert check_numbers(_thinned(name, 5), function) == []
-    assert check_numbers(_thinned(name, 7), prepare(CPU, _problem(name), (1, 6)), seed=1) == []
+    assert check_numbers(_thinned(name, 7), function) == []
+    assert check_numbers(_thinned(name, 11), prepare(CPU, _problem(name), (1, 6)), seed=1) == []
 
 
 @pytest.mark.parametrize(

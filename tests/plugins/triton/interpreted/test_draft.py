@@ -152,7 +152,9 @@ def test_the_confidence_of_a_request_does_not_depend_on_the_others(launches: lis
 
 
 def test_verify_lengths_are_those_of_the_contract() -> None:
-    few = _only("schedule_prefix", lambda index, case: "33x" not in case.name or index % 11 == 0)
+    few = _only(
+        "schedule_prefix", lambda index, case: ("33x" not in case.name and "7x" not in case.name) or index % 9 == 0
+    )
     assert check_numbers(few, schedule_prefix) == []
 
 

@@ -35,7 +35,7 @@ def test_the_local_argmax_passes_its_special_cases_and_some_random_ones(function
 
     def cases(scale: str, seed: int) -> Iterator[Case]:
         for index, case in enumerate(contract.cases(scale, seed)):
-            if index % 4 == 0 or not case.name.startswith(("random", "coarse", "bfloat16", "all equal", "columns")):
+            if index % 11 == 0 or not case.name.startswith(("random", "coarse", "bfloat16", "all equal", "columns")):
                 yield case
 
     assert check_numbers(replace(contract, cases=cases), function) == []
