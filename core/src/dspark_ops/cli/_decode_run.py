@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,15 +81,25 @@ def run_decode(arguments: Arguments, quiet: bool) -> DecodeRun:
 
     model, requests, options = arguments.model, arguments.requests, arguments.options
     check_requests(model, requests, options)
-    model.ops(options.gamma)
     speculative = plain = None
-    if arguments.speculative:
-        with _shown(arguments, "DSpark", quiet, text=True) as show:
-            speculative = generate(model, requests, options, on_tokens=show)
-    if arguments.plain:
-        with _shown(arguments, "plain", quiet, text=speculative is None) as show:
-            plain = decode_plain(model, requests, options, on_tokens=show)
+    with _right_numbers(model.plan(options.gamma).device.features):
+        model.ops(options.gamma)
+        if arguments.speculative:
+            with _shown(arguments, "DSpark", quiet, text=True) as show:
+                speculative = generate(model, requests, options, on_tokens=show)
+        if arguments.plain:
+            with _shown(arguments, "plain", quiet, text=speculative is None) as show:
+                plain = decode_plain(model, requests, options, on_tokens=show)
     return DecodeRun(arguments, speculative, plain)
+
+
+def _right_numbers(features: Collection[str]) -> AbstractContextManager[None]:
+    """Repair Triton's interpreter where it is what runs the kernels: as shipped it rounds and multiplies wrongly."""
+    if "triton_interpreter" not in features:
+        return nullcontext()
+    from dspark_ops.conformance.interpreter import repaired_interpreter
+
+    return repaired_interpreter()
 
 
 @contextmanager

@@ -69,7 +69,7 @@ class _Loop:
     ) -> None:
         self._model = model
         self._gamma = model.config.gamma if options.gamma is None else options.gamma
-        ops = model.ops(self._gamma)
+        ops = model.ops(self._gamma, check=options.check_invariants)
         self._ops = ops.at(site="verify")
         self._batch = Batch(model, requests, options, on_tokens)
         self._state = model.state(self._batch.slots)
@@ -123,7 +123,7 @@ class _Loop:
     def _draft_requests(self, running: Sequence[Running]) -> DraftRequests:
         device = self._model.torch_device
         facts = torch.tensor([[item.slot, item.tokens[-1], item.start] for item in running], device=device)
-        slot, anchor, start = facts.unbind(1)
+        slot, anchor, start = facts.T.contiguous().unbind(0)
         temperature = uniforms = None
         if not all(item.greedy for item in running):
             values = [0.0 if item.greedy else item.request.sampling.temperature for item in running]

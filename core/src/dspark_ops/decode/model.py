@@ -83,7 +83,8 @@ class Model:
         self._name = name
         self._device = device
         self._configuration = configuration
-        self._plans: dict[int, tuple[Any, Any]] = {}
+        self._plans: dict[int, Any] = {}
+        self._bound: dict[tuple[int, bool], Any] = {}
 
     def plan(self, gamma: int | None = None) -> Any:
         """Return the plan that serves blocks of `gamma` drafts; None takes the model's own length.
@@ -92,36 +93,43 @@ class Model:
             ModelError: gamma is out of range.
             SelectionError: the configuration lets no kernel serve some operator.
         """
-        return self._planned(gamma)[0]
-
-    def ops(self, gamma: int | None = None) -> Any:
-        """Return the frozen operators for blocks of `gamma` drafts; they are planned and bound at the first call.
-
-        Raises:
-            ModelError: gamma is out of range.
-            SelectionError, BindingError: see `dspark_ops.plan` and ``plan.bind``.
-        """
-        return self._planned(gamma)[1]
-
-    def state(self, requests: int) -> DecodeState:
-        """Return empty caches for a number of concurrent requests."""
-        return DecodeState.empty(self.config, requests, self.torch_device)
-
-    def _planned(self, gamma: int | None) -> tuple[Any, Any]:
-        length = self.config.gamma if gamma is None else gamma
-        if not 1 <= length <= MAX_GAMMA:
-            raise ModelError(f"gamma is {length}: wanted 1 to {MAX_GAMMA} drafts per block")
+        length = self._length(gamma)
         if length not in self._plans:
             shapes = replace(ModelShapes.from_config(self.config.raw, self._name), gamma=length)
-            plan = dspark_ops.plan(
+            self._plans[length] = dspark_ops.plan(
                 device=self._device,
                 model=shapes,
                 rows=range(1, MAX_STEP_ROWS + 1),
                 config=self._configuration,
                 operators=OPERATORS,
             )
-            self._plans[length] = (plan, plan.bind())
         return self._plans[length]
+
+    def ops(self, gamma: int | None = None, *, check: bool = False) -> Any:
+        """Return the frozen operators for blocks of `gamma` drafts; they are planned and bound at the first call.
+
+        Args:
+            gamma: drafts per block; None takes the model's own length.
+            check: hold every call against its contract before it runs; for tests and debugging.
+
+        Raises:
+            ModelError: gamma is out of range.
+            SelectionError, BindingError: see `dspark_ops.plan` and ``plan.bind``.
+        """
+        key = self._length(gamma), check
+        if key not in self._bound:
+            self._bound[key] = self.plan(gamma).bind(check=check)
+        return self._bound[key]
+
+    def state(self, requests: int) -> DecodeState:
+        """Return empty caches for a number of concurrent requests."""
+        return DecodeState.empty(self.config, requests, self.torch_device)
+
+    def _length(self, gamma: int | None) -> int:
+        length = self.config.gamma if gamma is None else gamma
+        if not 1 <= length <= MAX_GAMMA:
+            raise ModelError(f"gamma is {length}: wanted 1 to {MAX_GAMMA} drafts per block")
+        return length
 
 
 def load_model(path: str | Path, device: str = "cpu", config: Any = None) -> Model:

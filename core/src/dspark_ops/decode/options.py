@@ -20,7 +20,8 @@ class DecodeOptions:
         calibration: temperatures of the drafter's confidences, one per draft of a block; None leaves them as they are.
         max_batch: most requests that run at once; others wait.
         ignore_eos: go on after the end-of-text token.
-        check_invariants: check the loop's own rules after every cycle (C10.4), at some cost.
+        check_invariants: check the loop's own rules after every cycle (C10.4), and every operator call against its
+            contract, at some cost.
     """
 
     gamma: int | None = None

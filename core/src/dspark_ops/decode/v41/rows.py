@@ -32,8 +32,9 @@ class Rows:
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int]], device: str | None = None) -> Rows:
         """Return rows from (request, position, token) triples."""
-        table = torch.tensor(rows, dtype=torch.int64, device=device).view(-1, 3)
-        return cls(*table.unbind(1))
+        # One contiguous tensor per field: operators take positions and requests as such.
+        table = torch.tensor(rows, dtype=torch.int64, device=device).view(-1, 3).T.contiguous()
+        return cls(*table.unbind(0))
 
     def __len__(self) -> int:
         return self.request.shape[0]
