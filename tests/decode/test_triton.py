@@ -8,22 +8,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TINY = Path(__file__).parents[2] / "examples" / "tiny_v41"
 
 
-def test_two_short_prompts_give_plain_decodings_tokens_through_interpreted_triton_kernels(tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.txt"
-    prompts.write_text("import os\ndef f(x):\n")
+def decoded(prompts: Path, **environment: str) -> dict:
     words = [sys.executable, "-m", "dspark_ops.cli", "decode", "--model", str(TINY), "--prompts", str(prompts)]
     run = subprocess.run(
-        [*words, "--max-tokens", "4", "--gamma", "3", "--json", "--check"],
+        [*words, "--max-tokens", "3", "--gamma", "2", "--json"],
         capture_output=True,
         text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, **environment},
     )
     assert run.returncode == 0, run.stderr
-    report = json.loads(run.stdout)
+    return json.loads(run.stdout)
+
+
+@pytest.mark.slow
+def test_two_short_prompts_give_the_references_tokens_through_interpreted_triton_kernels(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("import os\ndef f(x):\n")
+    report = decoded(prompts, TRITON_INTERPRET="1")
     assert report["identical"] is True
     served = {entry["operator"].strip(): entry["kernel"] for entry in report["plan"]["operators"]}
-    for operator in ("argmax_rows", "mhc_combine_norm", "accept_finalize"):
-        assert served[operator].startswith("triton/")
+    assert sum(kernel.startswith("triton/") for kernel in served.values()) >= 18
+    reference = decoded(prompts, TRITON_INTERPRET="0")
+    assert [item["text"] for item in report["prompts"]] == [item["text"] for item in reference["prompts"]]

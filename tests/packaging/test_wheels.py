@@ -45,6 +45,23 @@ class Environment:
         result = subprocess.run([self.bin / "dspark-ops", *arguments, "--json"], capture_output=True, text=True)
         return result.returncode, json.loads(result.stdout)
 
+    def argmax(self) -> dict:
+        """Return the plan's choice for argmax_rows on sm_103."""
+        _, report = self.dspark("plan", "--device", "sm_103")
+        (entry,) = [item for item in report["plan"]["selections"] if item["problem"]["operator"] == "argmax_rows"]
+        (choice,) = entry["choices"]
+        return choice
+
+    def pretend(self, name: str, version: str) -> None:
+        """Make a distribution known by its metadata alone, which is all that planning looks at."""
+        (site,) = (self.bin.parent / "lib").glob("python*/site-packages")
+        (site / name).mkdir()
+        (site / name / "__init__.py").touch()
+        metadata = site / f"{name}-{version}.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (metadata / "top_level.txt").write_text(f"{name}\n")
+
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_a_wheel_holds_its_package_its_type_marker_and_its_licence_and_nothing_else(
@@ -62,28 +79,26 @@ def test_a_wheel_holds_its_package_its_type_marker_and_its_licence_and_nothing_e
     assert not [line for line in base if line.split()[1].lower().startswith(heavy)], "a vendor package is a dependency"
 
 
-def test_core_alone_then_with_a_plugin_then_without_it_again(wheels: dict[str, Path], tmp_path: Path) -> None:
+def test_core_alone_then_with_plugins_then_without_one_again(wheels: dict[str, Path], tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv")
     environment.pip("install", str(wheels["core"]))
     code, listed = environment.dspark("plugins")
     assert code == 0 and listed["plugins"] == [] and listed["failures"] == []
-    code, plan = environment.dspark("plan", "--device", "sm_103")
-    assert chosen(plan, "argmax_rows") == "core/argmax_rows/reference"
+    assert environment.argmax()["kernel"]["id"] == "core/argmax_rows/reference"
 
     environment.pip("install", *(str(wheels[name]) for name in ("triton", "nvidia_sm10x", "amd_gfx950")))
     code, listed = environment.dspark("plugins")
     assert code == 0 and [plugin["name"] for plugin in listed["plugins"]] == ["amd_gfx950", "nvidia_sm10x", "triton"]
-    code, plan = environment.dspark("plan", "--device", "sm_103")
-    assert chosen(plan, "argmax_rows").startswith(("nvidia_sm10x/", "triton/", "core/"))
-    both = chosen(plan, "argmax_rows")
+    without_triton = environment.argmax()
+    assert without_triton["kernel"]["id"] == "core/argmax_rows/reference"
+    (refused,) = [item for item in without_triton["refused"] if item["candidate"]["id"].startswith("nvidia_sm10x/")]
+    assert refused["better"] and [reason["code"] for reason in refused["reasons"]] == ["PKG_MISSING"]
+    assert "pip install" in refused["reasons"][0]["hint"]
 
+    environment.pretend("triton", "3.9.0")
+    assert environment.argmax()["kernel"]["id"] == "nvidia_sm10x/argmax_rows/one_launch"
     environment.pip("uninstall", "-y", "dspark-ops-nvidia-sm10x")
-    code, plan = environment.dspark("plan", "--device", "sm_103")
-    assert not chosen(plan, "argmax_rows").startswith("nvidia_sm10x/")
-    assert [plugin["name"] for plugin in plan["plugins"]] == ["amd_gfx950", "triton"]
-    assert both != chosen(plan, "argmax_rows") or not both.startswith("nvidia_sm10x/")
-
-
-def chosen(plan: dict, operator: str) -> str:
-    (entry, *_) = [selection for selection in plan["selections"] if selection["op"] == operator]
-    return entry["kernel"]
+    degraded = environment.argmax()
+    assert (degraded["kernel"]["id"], degraded["kernel"]["rank"]) == ("triton/argmax_rows/one_launch", "portable")
+    code, listed = environment.dspark("plugins")
+    assert [plugin["name"] for plugin in listed["plugins"]] == ["amd_gfx950", "triton"]
