@@ -82,9 +82,7 @@ ARGMAX_ROWS = Contract(
     summary="Greedy token id of each row of logits.",
     source="N1",
     phases=("verify",),
-    parameters=(
-        Argument("x", ("R", "V"), ("float32", "bfloat16", "float16"), strides="unit_last", doc="logits"),
-    ),
+    parameters=(Argument("x", ("R", "V"), ("float32", "bfloat16", "float16"), strides="unit_last", doc="logits"),),
     outputs=(Output("output", ("R",), "int64", bitwise(), "column index per row"),),
     rows="R",
     reference=argmax_rows,

@@ -211,8 +211,6 @@ def _post_cases(scale: str, seed: int) -> Iterator[Case]:
 
 
 _PHASES = ("verify", "draft")
-_POST_DOC = "share of the branch output per copy"
-_COMB_DOC = "mix of the copies, [source, destination]"
 
 
 def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
@@ -221,7 +219,8 @@ def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
 
 def _mix_sites(shapes: ModelShapes) -> tuple[Site, ...]:
     copies = shapes.hc_mult
-    return tuple(Site(name, axes={"N": copies, "J": copies * shapes.hidden, "C": (2 + copies) * copies}) for name in _PHASES)
+    axes = {"N": copies, "J": copies * shapes.hidden, "C": (2 + copies) * copies}
+    return tuple(Site(name, axes=axes) for name in _PHASES)
 
 
 _COPIES = Argument("x", ("T", "N*H"), ("bfloat16",), strides="unit_last", doc="the copies side by side")
@@ -243,8 +242,8 @@ MHC_MIX_SINKHORN = Contract(
     ),
     outputs=(
         Output("pre", ("T", "N"), "float32", absolute(1e-5), "weights of the next site's combine"),
-        Output("post", ("T", "N"), "float32", absolute(1e-5), _POST_DOC),
-        Output("comb", ("T", "N", "N"), "float32", absolute(1e-5), _COMB_DOC),
+        Output("post", ("T", "N"), "float32", absolute(1e-5), "share of the branch output per copy"),
+        Output("comb", ("T", "N", "N"), "float32", absolute(1e-5), "mix of the copies, [source, destination]"),
     ),
     rows="T",
     reference=mhc_mix_sinkhorn,
@@ -291,8 +290,8 @@ MHC_POST = Contract(
     parameters=(
         Argument("x", ("T", "H"), ("bfloat16",), doc="branch output"),
         Argument("residual", ("T", "N", "H"), ("bfloat16",), doc="the copies before the site"),
-        Argument("post", ("T", "N"), ("float32",), doc=_POST_DOC),
-        Argument("comb", ("T", "N", "N"), ("float32",), doc=_COMB_DOC),
+        Argument("post", ("T", "N"), ("float32",), doc="share of the branch output per copy"),
+        Argument("comb", ("T", "N", "N"), ("float32",), doc="mix of the copies, [source, destination]"),
     ),
     outputs=(Output("output", ("T", "N", "H"), "bfloat16", bitwise(), "the copies after the site"),),
     rows="T",

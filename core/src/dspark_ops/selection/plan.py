@@ -201,9 +201,7 @@ class Plan:
             BindingError: a kernel cannot be imported or prepared, or its signature is not the contract's.
         """
         # By name, because binding is a layer above: plans are made, read and compared without it.
-        bound: BoundOps = importlib.import_module("dspark_ops.binding").bind(
-            self, contracts=contracts, check=check
-        )
+        bound: BoundOps = importlib.import_module("dspark_ops.binding").bind(self, contracts=contracts, check=check)
         return bound
 
     def __eq__(self, other: object) -> bool:
