@@ -218,8 +218,7 @@ def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
 
 
 def _mix_sites(shapes: ModelShapes) -> tuple[Site, ...]:
-    copies = shapes.hc_mult
-    axes = {"N": copies, "J": copies * shapes.hidden, "C": (2 + copies) * copies}
+    axes = {"N": shapes.hc_mult, "J": shapes.hc_mult * shapes.hidden, "C": (2 + shapes.hc_mult) * shapes.hc_mult}
     return tuple(Site(name, axes=axes) for name in _PHASES)
 
 
