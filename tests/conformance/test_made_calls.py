@@ -53,6 +53,14 @@ def test_layouts_options_and_rules_are_facts_too() -> None:
     assert facts_of(ARGMAX, {"x": torch.zeros(1, 4)}, {"nan": "ignored"}).options["nan"] == "ignored"
 
 
+def test_a_second_cache_has_the_layout_that_its_own_option_names_and_without_one_that_of_the_first() -> None:
+    mixed = next(case for case in cases("sparse_mla_decode") if case.inputs.get("extra_layout") == "kv_v41_fp4")
+    contract = contracts.get("sparse_mla_decode")
+    assert facts_of(contract, mixed.inputs).layouts == {"cache": "kv_v41", "extra_cache": "kv_v41_fp4"}
+    same = {**mixed.inputs, "extra_layout": None}
+    assert facts_of(contract, same).layouts == {"cache": "kv_v41", "extra_cache": "kv_v41"}
+
+
 def test_an_axis_is_cut_or_repeated_wherever_it_occurs_and_strides_keep_their_form() -> None:
     inputs = {
         "candidates": torch.arange(6).view(2, 3), "logits": torch.randn(6, 5), "prefix_lens": torch.arange(2),

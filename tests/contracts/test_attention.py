@@ -9,7 +9,7 @@ import torch
 
 from dspark_ops.contracts import get
 from dspark_ops.contracts.attention import sparse_mla_decode
-from dspark_ops.contracts.layouts import KV_LAYOUTS, KV_V4, page_layout
+from dspark_ops.contracts.layouts import KV_LAYOUTS, KV_V4, OTHER_EXTRA_LAYOUT, page_layout
 from dspark_ops.errors import ContractError
 
 
@@ -155,6 +155,55 @@ def test_entries_of_every_layout_count_as_code_times_scale(layout: str) -> None:
             expected, total = dense(QUERIES[row, head], rows[columns])
             assert torch.equal(out[row, head], expected.float().bfloat16())
             assert lse[row, head].item() == pytest.approx(total.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(("layout", "extra_layout"), OTHER_EXTRA_LAYOUT.items())
+def test_window_pages_of_v41_go_with_extra_pages_in_fp4(layout: str, extra_layout: str) -> None:
+    caches, rows = [], []
+    for name, seed in ((layout, 5), (extra_layout, 6)):
+        pages = page_layout(name)
+        caches.append(torch.zeros(4, pages.page_bytes(8), dtype=torch.uint8))
+        pages.store(caches[-1], torch.arange(32), random(32, 512, seed=seed), 8)
+        rows.append(pages.load(caches[-1], torch.arange(32), 8).double())
+    extra_indices = torch.tensor([[1, 2], [30, 8], [5, -1]], dtype=torch.int32)
+    got = call(
+        cache=caches[0], layout=layout, extra_cache=caches[1], extra_layout=extra_layout,
+        extra_indices=extra_indices, extra_page_size=8, sink=torch.tensor([0.5, 1.0]),
+    )  # fmt: skip
+    for row, columns in enumerate(([1, 2], [30, 8], [5])):
+        check(got, row, 0, torch.cat([rows[0][INDICES[row].long()], rows[1][columns]]), 0.5)
+
+
+def test_bytes_of_both_layouts_mean_what_their_formats_say() -> None:
+    """3.0 is the e4m3 byte 0x44 at scale 1, 0.75 the fp4 code 7 (6.0) at the e4m3 scale 0x20 (0.125)."""
+    cache = torch.tensor([[0x44] * 512 + [127] * 16 + [0] * 496], dtype=torch.uint8)
+    extra = torch.tensor([[0x77] * 256 + [0x20] * 32 + [0] * 224], dtype=torch.uint8)
+    first = torch.zeros(3, 1, dtype=torch.int32)
+    pair = {"layout": "kv_v41", "extra_layout": "kv_v41_fp4", "extra_cache": extra, "extra_indices": first}
+    sizes = {"page_size": 1, "extra_page_size": 1}
+    out, lse = call(q=torch.zeros_like(QUERIES), cache=cache, indices=first, **pair, **sizes)
+    assert out.unique().tolist() == [1.875]
+    assert lse.unique().tolist() == [pytest.approx(0.69314718, rel=1e-7)]
+
+
+def test_a_named_extra_layout_equal_to_the_main_one_changes_nothing() -> None:
+    extra = {"extra_cache": EXTRA, "extra_indices": INDICES, "extra_page_size": 8}
+    assert torch.equal(call(**extra)[0], call(**extra, extra_layout="kv_v4")[0])
+
+
+@pytest.mark.parametrize(
+    ("layout", "extra_layout", "wanted"),
+    [
+        ("kv_v4", "kv_v41", "kv_v4 beside"),
+        ("kv_v41", "kv_v4", "kv_v41 or kv_v41_fp4 beside"),
+        ("kv_v41", "kv_v41_fp4_new", "kv_v41 or kv_v41_fp4 beside"),
+        ("kv_v41_fp4", "kv_v41", "kv_v41_fp4 beside"),
+        ("kv_v41_new", "kv_v41_fp4", "kv_v41_new or kv_v41_fp4_new beside"),
+    ],
+)
+def test_layouts_that_do_not_go_together_are_refused(layout: str, extra_layout: str, wanted: str) -> None:
+    with pytest.raises(ContractError, match=f"wanted extra_layout {wanted} {layout}, got {extra_layout}"):
+        call(layout=layout, extra_layout=extra_layout)
 
 
 def test_an_extra_cache_without_indices_is_refused() -> None:

@@ -107,8 +107,11 @@ def dtype_name(tensor: Tensor) -> str:
 
 
 def _layout(argument: Argument, options: Mapping[str, Any]) -> str:
-    """Return the layout that the options name for an argument: its own option, else the one of all."""
-    for name in (f"{argument.name}_layout", "layout"):
+    """Return the layout that the options name for an argument: its own option, else the one of all.
+
+    An argument's own option has the argument's name or the word before the noun: ``extra_layout`` for ``extra_cache``.
+    """
+    for name in (f"{argument.name}_layout", f"{argument.name.rpartition('_')[0]}_layout", "layout"):
         if options.get(name) in argument.layouts:
             return str(options[name])
     return argument.layouts[0]

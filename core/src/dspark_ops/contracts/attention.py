@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import absolute, relative
-from dspark_ops.contracts.layouts import KV_LAYOUTS, page_layout
+from dspark_ops.contracts.layouts import KV_LAYOUTS, OTHER_EXTRA_LAYOUT, page_layout
 from dspark_ops.contracts.values import between
 from dspark_ops.errors import ContractError
 
@@ -32,6 +32,7 @@ def sparse_mla_decode(
     extra_page_size: int = 64,
     layout: str = "kv_v4",
     scale: float | None = None,
+    extra_layout: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -41,33 +42,39 @@ def sparse_mla_decode(
         indices: [T, W] int32 cache slots. -1, or a slot beyond the last page, adds nothing.
         lengths: [T] int32: only the first ``lengths[t]`` columns of row t count; None counts all W.
         sink: [A] float32, the logit of an entry without a value: it joins the denominator only. None or -inf: no sink.
-        extra_cache: second cache of the same layout, its entries under the same softmax; None for none.
+        extra_cache: second cache, its entries under the same softmax; None for none.
         extra_indices: [T, X] int32 slots of the extra cache.
         extra_lengths: [T] int32, as `lengths`.
         page_size: slots of a page of `cache`.
         extra_page_size: slots of a page of `extra_cache`.
-        layout: name of the page layout of both caches.
+        layout: name of the page layout of `cache`.
         scale: factor of the scores; None means D ** -0.5.
+        extra_layout: name of the page layout of `extra_cache`; None means `layout`. Beside ``kv_v41`` it may be
+            ``kv_v41_fp4``, and beside ``kv_v41_new`` ``kv_v41_fp4_new``.
 
     Returns:
         out [T, A, D] bfloat16, and lse [T, A] float32: the natural log-sum-exp of the scores, without the sink. A row
         without a valid entry gives 0 and +inf.
 
     Raises:
-        ContractError: queries do not have the layout's width, a cache does not have its page size, or only one of
-            `extra_cache` and `extra_indices` is given.
+        ContractError: queries do not have the layout's width, a cache does not have its page size, the two layouts do
+            not go together, or only one of `extra_cache` and `extra_indices` is given.
 
-    Source: N appendix A, C5.2. Entries are dequantised as code times scale, which is exact. What invalid columns point
-    at is never read. Lanes of the output are still rotated at the key positions.
+    Source: N appendix A, N7.1, C5.2. Entries are dequantised as code times scale, which is exact. What invalid columns
+    point at is never read. Lanes of the output are still rotated at the key positions.
     """
     pages = page_layout(layout)
     if q.shape[-1] != pages.width:
         raise ContractError(f"sparse_mla_decode: wanted {pages.width} lanes for layout {layout}, got {q.shape[-1]}")
+    beside = page_layout(layout if extra_layout is None else extra_layout)
+    if beside.name not in (layout, OTHER_EXTRA_LAYOUT.get(layout)):
+        both = " or ".join(filter(None, (layout, OTHER_EXTRA_LAYOUT.get(layout))))
+        raise ContractError(f"sparse_mla_decode: wanted extra_layout {both} beside {layout}, got {beside.name}")
     if (extra_cache is None) != (extra_indices is None):
         raise ContractError("sparse_mla_decode: wanted extra_cache and extra_indices together, got one of them")
     table, chosen = _entries(pages, cache, indices, lengths, page_size)
     if extra_cache is not None and extra_indices is not None:
-        more, more_chosen = _entries(pages, extra_cache, extra_indices, extra_lengths, extra_page_size)
+        more, more_chosen = _entries(beside, extra_cache, extra_indices, extra_lengths, extra_page_size)
         chosen = tuple(torch.cat([own, extra + len(table)]) for own, extra in zip(chosen, more_chosen, strict=True))
         table = torch.cat([table, more])
     factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -140,10 +147,30 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
         yield Case(f"a sink of minus infinity is none, {size}", {**main, "sink": torch.full((heads,), -torch.inf)})
         yield Case(f"another scale, {size}", {**main, "sink": sink, "scale": 0.02})
     yield from _degenerate_cases(main, both, sink)
+    yield _known_pair()
     for layout in KV_LAYOUTS[1:]:
         caches = [_filled_cache(4 * entries, page_size, generator, layout) for entries in (width, extra)]
         other = {**both, "cache": caches[0], "extra_cache": caches[1], "layout": layout, "sink": sink}
         yield Case(f"both caches in {layout}, {size}", other)
+    for layout, extra_layout in OTHER_EXTRA_LAYOUT.items():
+        caches = [_filled_cache(4 * width, page_size, generator, layout)]
+        caches.append(_filled_cache(4 * extra, page_size, generator, extra_layout))
+        pair = {"cache": caches[0], "extra_cache": caches[1], "layout": layout, "extra_layout": extra_layout}
+        yield Case(f"window in {layout}, extra entries in {extra_layout}, {size}", {**both, **pair, "sink": sink})
+
+
+def _known_pair() -> Case:
+    """Return a call on bytes written by hand: a window entry of 3.0 in every lane, an extra one of 0.75, no query."""
+    cache = torch.tensor([0x44] * 512 + [127] * 16 + [0] * 496, dtype=torch.uint8)[None]
+    extra_cache = torch.tensor([0x77] * 256 + [0x20] * 32 + [0] * 224, dtype=torch.uint8)[None]
+    first = torch.zeros(1, 1, dtype=torch.int32)
+    inputs = {
+        "q": torch.zeros(1, 2, 512, dtype=torch.bfloat16), "cache": cache, "indices": first, "page_size": 1,
+        "extra_cache": extra_cache, "extra_indices": first, "extra_page_size": 1,
+        "layout": "kv_v41", "extra_layout": "kv_v41_fp4",
+    }  # fmt: skip
+    both = {"out": torch.full((1, 2, 512), 1.875, dtype=torch.bfloat16), "lse": torch.full((1, 2), 0.6931472)}
+    return Case("two entries of equal weight, by their bytes in kv_v41 and kv_v41_fp4", inputs, both)
 
 
 def _degenerate_cases(main: dict[str, Any], both: dict[str, Any], sink: Tensor) -> Iterator[Case]:
@@ -176,7 +203,7 @@ def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
 SPARSE_MLA_DECODE = Contract(
     name="sparse_mla_decode",
     summary="Attention of each query head over the named cache entries, and its log-sum-exp.",
-    source="N appendix A, C5.2",
+    source="N appendix A, N7.1, C5.2",
     phases=("verify", "draft"),
     parameters=(
         Argument("q", ("T", "A", "D"), ("bfloat16",), doc="rotated queries"),
@@ -189,8 +216,9 @@ SPARSE_MLA_DECODE = Contract(
         Argument("extra_lengths", ("T",), ("int32",), optional=True, doc="columns that count", values=between(0, "X")),
         Option("page_size", "int", 64, doc="slots of a page of cache"),
         Option("extra_page_size", "int", 64, doc="slots of a page of extra_cache"),
-        Option("layout", "str", "kv_v4", KV_LAYOUTS, doc="page layout of both caches"),
+        Option("layout", "str", "kv_v4", KV_LAYOUTS, doc="page layout of cache"),
         Option("scale", "float", None, doc="factor of the scores; None means D ** -0.5"),
+        Option("extra_layout", "str", None, KV_LAYOUTS, doc="page layout of extra_cache; None means layout"),
     ),
     outputs=(
         Output("out", ("T", "A", "D"), "bfloat16", relative(1e-2), "weighted sum of the entries"),

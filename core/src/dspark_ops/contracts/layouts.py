@@ -275,6 +275,9 @@ INDEX_K_PAGE68: Final = PageLayout(
     source="N8.4, A1",
 )
 
+#: Beside a main cache an extra cache has the same layout, or the one named here (N7.1; the interleaved ones hold the
+#: same bytes).
+OTHER_EXTRA_LAYOUT: Final = {KV_V41.name: KV_V41_FP4.name, KV_V41_NEW.name: KV_V41_FP4_NEW.name}
 KV_LAYOUTS: Final = tuple(layout.name for layout in (KV_V4, KV_V41, KV_V41_FP4, KV_V41_NEW, KV_V41_FP4_NEW))
 LAYOUTS: Final[dict[str, PageLayout]] = {
     layout.name: layout for layout in (KV_V4, KV_V41, KV_V41_FP4, KV_V41_NEW, KV_V41_FP4_NEW, INDEX_K_PAGE68)

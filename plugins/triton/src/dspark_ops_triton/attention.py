@@ -52,6 +52,7 @@ class SparseDecode:
         extra_page_size: int = 64,
         layout: str = "kv_v4",
         scale: float | None = None,
+        extra_layout: str | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -68,6 +69,7 @@ class SparseDecode:
             extra_page_size: slots of a page of `extra_cache`, a power of two.
             layout: ``kv_v4``.
             scale: factor of the scores; None means 512 ** -0.5.
+            extra_layout: None or ``kv_v4``.
 
         Returns:
             out [T, A, 512] bfloat16, lse [T, A] float32, without the sink. No valid entry gives 0 and +inf.
@@ -84,8 +86,9 @@ class SparseDecode:
         Source: N appendix A, C5.2.
         """
         tokens, heads, lanes = q.shape
-        if layout != "kv_v4" or lanes != WIDTH or not q.is_contiguous():
-            got = f"{layout} and queries {list(q.shape)} with strides {list(q.stride())}"
+        if layout != "kv_v4" or extra_layout not in (None, layout) or lanes != WIDTH or not q.is_contiguous():
+            layouts = layout if extra_layout in (None, layout) else f"{layout} and {extra_layout}"
+            got = f"{layouts} and queries {list(q.shape)} with strides {list(q.stride())}"
             raise ValueError(
                 f"sparse_mla_decode: wanted layout kv_v4 and contiguous queries of {WIDTH} lanes, got {got}"
             )
@@ -138,6 +141,7 @@ def sparse_mla_decode(
     extra_page_size: int = 64,
     layout: str = "kv_v4",
     scale: float | None = None,
+    extra_layout: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -147,7 +151,7 @@ def sparse_mla_decode(
     """
     return SparseDecode(tiles_of(_arch(q.device)))(
         q, cache, indices, lengths, sink, extra_cache, extra_indices, extra_lengths,
-        page_size, extra_page_size, layout, scale,
+        page_size, extra_page_size, layout, scale, extra_layout,
     )  # fmt: skip
 
 
