@@ -1,5 +1,7 @@
 """The command line. Each verb is one module of this package, named like the verb, with a function of that name.
 
+A verb that is a package, such as ``bench``, holds verbs of its own in the same way.
+
 A verb's module is imported when the verb is called, so a package that one verb needs and that is not installed breaks
 no other. Modules whose names begin with an underscore are shared parts. Exit codes: 0 fine, 1 a finding, 2 misuse.
 """

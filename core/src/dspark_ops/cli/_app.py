@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -17,9 +18,9 @@ from dspark_ops.suggest import did_you_mean
 _PERMISSIVE = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
-def verbs() -> list[str]:
-    """Return the names of all verbs, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(cli.__path__) if not module.name.startswith("_"))
+def verbs(package: ModuleType = cli) -> list[str]:
+    """Return the names of all verbs of the command line, or of one group of it, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
 
 
 def command() -> Any:
@@ -43,20 +44,36 @@ def _options(
 
 
 class _Verbs(TyperGroup):
+    package: ModuleType = cli
+
     def list_commands(self, ctx: Any) -> list[str]:
-        return verbs()
+        return verbs(self.package)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in verbs():
-            raise DsparkOpsError(f"no verb {cmd_name!r}: wanted {', '.join(verbs())}{did_you_mean(cmd_name, verbs())}")
+        known = verbs(self.package)
+        if cmd_name not in known:
+            raise DsparkOpsError(f"no verb {cmd_name!r}: wanted {', '.join(known)}{did_you_mean(cmd_name, known)}")
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         try:
-            function = getattr(importlib.import_module(f"{cli.__name__}.{cmd_name}"), cmd_name)
+            module = importlib.import_module(f"{self.package.__name__}.{cmd_name}")
         except ImportError as error:
             single.command(name=cmd_name, context_settings=_PERMISSIVE)(_unavailable(cmd_name, error))
         else:
-            single.command(name=cmd_name)(function)
+            if hasattr(module, "__path__"):
+                return _group(cmd_name, module)
+            single.command(name=cmd_name)(getattr(module, cmd_name))
         return typer.main.get_command(single)
+
+
+def _group(name: str, package: ModuleType) -> Any:
+    """Return the group of verbs that a package holds; its help is the first line of the package's docstring."""
+    summary = (package.__doc__ or "").partition("\n")[0]
+    group = typer.Typer(
+        name=name, cls=type("_Group", (_Verbs,), {"package": package}), help=summary, no_args_is_help=True,
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    )  # fmt: skip
+    group.callback()(lambda: None)
+    return typer.main.get_command(group)
 
 
 def _unavailable(verb: str, error: ImportError) -> Any:

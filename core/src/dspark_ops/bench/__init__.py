@@ -1,0 +1,1 @@
+"""Measuring: single operators, the decode cycle, and the difference between two ways to serve them."""
