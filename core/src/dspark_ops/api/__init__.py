@@ -7,6 +7,7 @@ from dspark_ops.api.hooks import hookimpl, hookspec
 from dspark_ops.api.kernel import Evidence, Kernel, Package, RankClass, Traits
 from dspark_ops.api.manifest import Manifest
 from dspark_ops.api.reason import Eligible, Ineligible, Reason, ReasonCode, Verdict
+from dspark_ops.api.recorded import with_recorded_evidence
 from dspark_ops.api.region import Constraint, axis, contiguous, dtype, elements, layout, option, unit_last_stride
 from dspark_ops.api.version import API_VERSION, ENTRY_POINT_GROUP
 
@@ -40,4 +41,5 @@ __all__ = [
     "layout",
     "option",
     "unit_last_stride",
+    "with_recorded_evidence",
 ]

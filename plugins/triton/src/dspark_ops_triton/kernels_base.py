@@ -17,7 +17,3 @@ TRITON = Package(
 INTERPRETED = tuple(
     (name, Evidence.INTERPRETED) for name in ("sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
 )  # fmt: skip
-
-#: Those whose numbers were checked on an H200 too, and whose machine code has not changed since:
-#: benchmarks/results/triton_gpu_tests_h200.json.
-CONFORMANT_ON_H200 = (("sm_90", Evidence.CONFORMANT), *INTERPRETED[1:])

@@ -13,7 +13,7 @@ from dspark_ops.api import (
     elements,
     option,
 )
-from dspark_ops_triton.kernels_base import CONFORMANT_ON_H200, INTERPRETED, TRITON
+from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
 _DRAFT_INPUTS = Kernel(
     "draft_inputs",
@@ -29,7 +29,7 @@ _DRAFT_INPUTS = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 32 bytes per row; any strides, 64-bit offsets",
 )
@@ -47,7 +47,7 @@ _VERIFY_INPUTS = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 48 bytes per row; any strides, 64-bit offsets",
 )
@@ -66,7 +66,7 @@ _EXPAND_UNIFORM = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; about 12 bytes per row; fewer than 2**31 rows",
 )

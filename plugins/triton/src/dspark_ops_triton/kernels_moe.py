@@ -16,7 +16,7 @@ from dspark_ops.api import (
     option,
     unit_last_stride,
 )
-from dspark_ops_triton.kernels_base import CONFORMANT_ON_H200, INTERPRETED, TRITON
+from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
 _GATE = Kernel(
     "moe_gate_topk",
@@ -36,7 +36,7 @@ _GATE = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True, nan="highest", ties="lowest"),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, one program per token; reads the logits once, 8 bytes per choice out; scores rounded as in float64",
 )
@@ -64,7 +64,7 @@ _PACK = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 12 bytes per choice; 64-bit offsets",
 )
@@ -83,7 +83,7 @@ _SILU = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True, nan="propagate"),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; three times the bytes of the result; within a unit in float32; 64-bit offsets",
 )

@@ -17,6 +17,7 @@ from dspark_ops.api import (
     dtype,
     hookimpl,
     unit_last_stride,
+    with_recorded_evidence,
 )
 from dspark_ops_triton import (
     kernels_accept,
@@ -29,7 +30,7 @@ from dspark_ops_triton import (
     kernels_quantize,
     kernels_select,
 )
-from dspark_ops_triton.kernels_base import CONFORMANT_ON_H200, TRITON
+from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
 _ARGMAX = Kernel(
     "argmax_rows",
@@ -45,7 +46,7 @@ _ARGMAX = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; reads the logits once, 8 bytes per row out; 64-bit offsets",
 )
@@ -68,7 +69,7 @@ _COMBINE_NORM = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, one program per token; 2*N*H + 2*H bytes per token; 64-bit offsets",
 )
@@ -91,25 +92,28 @@ _FINALIZE = Kernel(
     ],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True),
-    evidence=CONFORMANT_ON_H200,
+    evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch for lengths and tokens together; about 30 bytes per request and 16 per draft",
 )
 
-#: Kernels of a family stand in its own module, ``kernels_<family>``.
-KERNELS = (
-    _ARGMAX,
-    _COMBINE_NORM,
-    _FINALIZE,
-    *kernels_mhc.KERNELS,
-    *kernels_moe.KERNELS,
-    *kernels_quantize.KERNELS,
-    *kernels_attention.KERNELS,
-    *kernels_compress.KERNELS,
-    *kernels_accept.KERNELS,
-    *kernels_inputs.KERNELS,
-    *kernels_draft.KERNELS,
-    *kernels_select.KERNELS,
+#: Kernels of a family stand in its own module, ``kernels_<family>``; what ran on hardware is in conformant.json.
+KERNELS = with_recorded_evidence(
+    "dspark_ops_triton",
+    (
+        _ARGMAX,
+        _COMBINE_NORM,
+        _FINALIZE,
+        *kernels_mhc.KERNELS,
+        *kernels_moe.KERNELS,
+        *kernels_quantize.KERNELS,
+        *kernels_attention.KERNELS,
+        *kernels_compress.KERNELS,
+        *kernels_accept.KERNELS,
+        *kernels_inputs.KERNELS,
+        *kernels_draft.KERNELS,
+        *kernels_select.KERNELS,
+    ),
 )
 
 
