@@ -35,9 +35,16 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         b: as `a`.
         c: as `a`.
     """
-    product = a.double() * b.double()
-    addend = c.double()
+    product, addend = torch.broadcast_tensors(a.double() * b.double(), c.double())
     total = product + addend
+    # Products with bfloat16 values leave room: mostly float64 holds every sum, and one rounding is left. It takes both
+    # differences to tell, for only the one with the larger operand is exact. Other devices would wait for the answer.
+    held = total.device.type == "cpu" and torch.equal(total - product, addend) and torch.equal(total - addend, product)
+    return (total if held else _rounded_to_odd(product, addend, total)).float()
+
+
+def _rounded_to_odd(product: Tensor, addend: Tensor, total: Tensor) -> Tensor:
+    """Return the sum of two float64 tensors rounded to odd, given it rounded to nearest."""
     # Knuth's two-sum: `lost` is what rounding the sum to float64 dropped, exactly.
     part = total - product
     lost = (product - (total - part)) + (addend - part)
@@ -46,7 +53,7 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     toward_larger_magnitude = (lost > 0) == (total > 0)
     step = torch.where(toward_larger_magnitude, 1, -1)
     inexact = (lost != 0) & lost.isfinite() & ((bits & 1) == 0)
-    return torch.where(inexact, bits + step, bits).view(torch.float64).float()
+    return torch.where(inexact, bits + step, bits).view(torch.float64)
 
 
 def round_bf16(x: Tensor) -> Tensor:
