@@ -40,6 +40,15 @@ def ue8m0_index(amax):
 
 
 @triton.jit
+def ue8m0_fp8_grid(amax):
+    """Return the scale byte, int32, of a group of the fp8 grid: pow2ceil(max(amax, 1e-10) * fl(1/448)) (A0.2).
+
+    It is 85 to 247.
+    """
+    return pow2ceil_byte(tl.maximum(amax, 1e-10) * 0.00223214295692741870880126953125)
+
+
+@triton.jit
 def power_of_two(byte):
     """Return the float32 value 2**(byte - 127) of int32 bytes 1 to 254."""
     return (byte << 23).to(tl.float32, bitcast=True)
@@ -68,6 +77,20 @@ def e4m3_value_by_fnuz(code):
 
 
 @triton.jit
+def e4m3_round(value):
+    """Return float32 values rounded to e4m3 as `e4m3_code` rounds them, still as float32, on any device.
+
+    Adding 2**23 steps of the grid, and taking them away, leaves whole steps: 2**-9, or 1/8 of the value's power of two.
+    """
+    magnitude = tl.minimum(tl.abs(value), 448.0)
+    exponent = tl.maximum(magnitude.to(tl.int32, bitcast=True) >> 23, 121)
+    many = power_of_two(exponent + 20)
+    rounded = (magnitude + many) - many
+    sign = value.to(tl.int32, bitcast=True) & -2147483648
+    return (rounded.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def e2m1_round(value):
     """Return float32 values rounded to the e2m1 grid: nearest, ties to the even code, saturating at 6, sign kept.
 
@@ -80,6 +103,24 @@ def e2m1_round(value):
     rounded = tl.where(magnitude >= 1.75, 2.0, rounded)
     rounded = tl.where(magnitude > 2.5, 3.0, rounded)
     rounded = tl.where(magnitude >= 3.5, 4.0, rounded)
+    rounded = tl.where(magnitude > 5.0, 6.0, rounded)
+    sign = value.to(tl.int32, bitcast=True) & -2147483648
+    return (rounded.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def e2m1_round_ties_to_smaller(value):
+    """Return float32 values rounded to the e2m1 grid: nearest, ties to the smaller magnitude, saturating, sign kept.
+
+    It is the mode half_down of A0.2.
+    """
+    magnitude = tl.abs(value)
+    rounded = tl.where(magnitude > 0.25, 0.5, 0.0)
+    rounded = tl.where(magnitude > 0.75, 1.0, rounded)
+    rounded = tl.where(magnitude > 1.25, 1.5, rounded)
+    rounded = tl.where(magnitude > 1.75, 2.0, rounded)
+    rounded = tl.where(magnitude > 2.5, 3.0, rounded)
+    rounded = tl.where(magnitude > 3.5, 4.0, rounded)
     rounded = tl.where(magnitude > 5.0, 6.0, rounded)
     sign = value.to(tl.int32, bitcast=True) & -2147483648
     return (rounded.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
@@ -99,20 +140,22 @@ def e2m1_code_without_minus_zero(value):
 def fp4_grid_ue8m0_scale(groups):
     """Return float32 groups [n, lanes] rounded to the fp4 grid, with a power-of-two scale per group (N8.4, stage 1).
 
-    Negative values that round to zero become -0.0, an exact -0.0 becomes +0.0.
+    Negative values that round to zero become -0.0; -0.0, and what scaling makes -0.0, becomes +0.0.
     """
     byte = ue8m0_fp4_fake(tl.max(tl.abs(groups), axis=1))[:, None]
-    return e2m1_round(tl.where(groups == 0.0, 0.0, groups * power_of_two(254 - byte))) * power_of_two(byte)
+    scaled = groups * power_of_two(254 - byte)
+    return e2m1_round(tl.where(scaled == 0.0, 0.0, scaled)) * power_of_two(byte)
 
 
 @triton.jit
 def fp4_grid_e4m3_scale(groups, GROUPS: tl.constexpr, LANES: tl.constexpr):
     """Return float32 groups [GROUPS, LANES] rounded to the fp4 grid, with an e4m3 scale per group (N8.1).
 
-    Negative values that round to zero become -0.0, an exact -0.0 becomes +0.0.
+    Negative values that round to zero become -0.0; -0.0, and what scaling makes -0.0, becomes +0.0.
     """
     amax = tl.max(tl.abs(groups), axis=1)
     sixth = tl.div_rn(amax, tl.full(amax.shape, 6.0, tl.float32))
     scale = e4m3_value(e4m3_code(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0)))
     scale = tl.broadcast_to(scale[:, None], (GROUPS, LANES))
-    return e2m1_round(tl.where(groups == 0.0, 0.0, tl.div_rn(groups, scale))) * scale
+    scaled = tl.div_rn(groups, scale)
+    return e2m1_round(tl.where(scaled == 0.0, 0.0, scaled)) * scale

@@ -1,0 +1,69 @@
+"""The kernels of the fp8 and fp4 grids built for every architecture that is claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dspark_ops.conformance.compiled import compile_kernel
+from dspark_ops_triton import fake_quant, fp4_rows, fp8_grid
+from dspark_ops_triton.kernels_base import INTERPRETED
+
+ARCHES = [name for name, _ in INTERPRETED]
+WIDE_LOAD = r"\bLDG\.E\.128|\b(global|buffer)_load_dwordx4"
+WIDE_STORE = r"\bSTG\.E\.128|\b(global|buffer)_store_dwordx4"
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_fp8_grid_loads_16_bytes_at_a_time_as_codes_and_as_values(arch: str) -> None:
+    constants, options = {"GROUPS": fp8_grid.GROUPS}, fp8_grid.launch_options()
+    pointers = {"x": "*bf16", "codes": "*u8", "scales": "*u8"}
+    codes = compile_kernel(
+        fp8_grid.grid_codes_kernel, arch, {**pointers, "count": "i32"}, constants, options, tuple(pointers)
+    )
+    values = compile_kernel(
+        fp8_grid.grid_values_kernel, arch, {"x": "*bf16", "out": "*bf16", "count": "i32"}, constants, options,
+        ("x", "out"),
+    )  # fmt: skip
+    for kernel in (codes, values):
+        assert kernel.spilled == 0
+        assert kernel.registers <= 96
+        assert kernel.shared <= 1024
+        assert kernel.count(WIDE_LOAD) == (2 if arch.startswith("gfx") else 4)
+        assert kernel.count(r"\b(BAR\.SYNC|s_barrier)") == 0, "one warp meets nobody"
+    assert values.count(WIDE_STORE) == (2 if arch.startswith("gfx") else 4)
+    assert values.count(r"F2FP\.SATFINITE\.E4M3|v_cvt_pk_fp8|v_cvt_scale") == 0, "no 8-bit conversion"
+
+
+@pytest.mark.parametrize(("arch", "rounding"), [*((name, "rne") for name in ARCHES), ("sm_90", "half_down")])
+@pytest.mark.parametrize("rows", [192, 4096])
+def test_fp4_rows_are_read_16_bytes_at_a_time(arch: str, rounding: str, rows: int) -> None:
+    _, block, threads = fp4_rows.block_of(rows)
+    kernel = compile_kernel(
+        fp4_rows.fp4_rows_kernel, arch, {"x": "*bf16", "payload": "*u8", "scales": "*u8", "rows": "i32"},
+        fp4_rows.launch_constants(128, block, rounding), fp4_rows.launch_options(threads, arch.startswith("gfx")),
+        ("x", "payload", "scales"),
+    )  # fmt: skip
+    assert kernel.spilled == 0
+    assert kernel.registers <= 64
+    assert kernel.shared <= 1024
+    assert kernel.count(WIDE_LOAD) == 1
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("scale", ["ue8m0_32", "e4m3_16"])
+def test_index_queries_are_read_and_written_16_bytes_at_a_time(arch: str, scale: str) -> None:
+    integers = ("x_row", "x_head", "heads", "table")
+    signature = {
+        "x": "*bf16", "out": "*bf16", "freqs": "*fp32", "positions": "*i64", **dict.fromkeys(integers, "i32"),
+    }  # fmt: skip
+    kernel = compile_kernel(
+        fake_quant.fake_quant_kernel, arch, signature, fake_quant.launch_constants(128, 64, 8, False, scale),
+        fake_quant.launch_options(arch.startswith("gfx")), ("x", "out"),
+    )  # fmt: skip
+    assert kernel.spilled == 0
+    assert kernel.registers <= 64
+    assert kernel.shared <= 2048
+    assert kernel.count(WIDE_LOAD) >= 1
+    assert kernel.count(WIDE_STORE) == 1
+    if arch.startswith("sm_"):
+        assert kernel.assembly.count("fma.rn.f32 ") == 0 or scale == "e4m3_16", "no product is fused into a sum"
