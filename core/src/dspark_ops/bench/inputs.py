@@ -120,7 +120,9 @@ def bench_inputs(place: Place) -> dict[str, Any]:
         elif parameter.default is not REQUIRED:
             inputs[name] = parameter.default
         else:
-            raise EvidenceError(f"{contract.name}: no value for the option {name}: add one to its maker of bench inputs")
+            raise EvidenceError(
+                f"{contract.name}: no value for the option {name}: add one to its maker of bench inputs"
+            )
     return inputs
 
 
@@ -148,7 +150,9 @@ def _tensor(place: Place, argument: Argument) -> Tensor:
         return place.normal(*sizes, dtype=dtype)
     if dtype in ("int32", "int64"):
         return place.integers(0, place.axes.get("V", 1024), *sizes, dtype=dtype)
-    raise EvidenceError(f"{place.contract.name}: no rule makes the {dtype} argument {argument.name}: add it to its maker")
+    raise EvidenceError(
+        f"{place.contract.name}: no rule makes the {dtype} argument {argument.name}: add it to its maker"
+    )
 
 
 def _nothing(place: Place) -> dict[str, Any]:

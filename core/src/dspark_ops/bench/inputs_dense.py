@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MAKERS"]
 
-#: Rows of the n-gram table that are held for a measured call: 256 MB, more than any cache.
-ENGRAM_ROWS: Final = 1 << 20
+#: Rows of the n-gram table that are held for a measured call: 128 MB, more than a cache holds.
+ENGRAM_ROWS: Final = 1 << 19
 #: Ranks that share the routed experts.
 EXPERT_RANKS: Final = 4
 
@@ -67,7 +67,10 @@ def _gate_hash(place: Place) -> dict[str, Any]:
 
 def _chosen(place: Place, experts: int) -> dict[str, Tensor]:
     weights = place.uniform(place.rows, place.axis("K"))
-    return {"ids": place.distinct(place.axis("K"), experts, place.rows), "weights": weights / weights.sum(1, True) * 1.5}
+    return {
+        "ids": place.distinct(place.axis("K"), experts, place.rows),
+        "weights": weights / weights.sum(1, True) * 1.5,
+    }
 
 
 def _pack(place: Place) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from dspark_ops._lazy import torch
 from dspark_ops.bench.inputs import Maker, Place
 from dspark_ops.bench.inputs_attention import PAGE_SIZE, filled_pages
 

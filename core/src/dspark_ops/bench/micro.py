@@ -1,0 +1,251 @@
+"""The bench of single operators: the planned kernel beside its peers, one operator and row count at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import dspark_ops
+from dspark_ops import contracts
+from dspark_ops._lazy import torch
+from dspark_ops.api.kernel import RankClass
+from dspark_ops.bench.agreement import called_once, disagreement, reference_on_cpu
+from dspark_ops.bench.floors import MachineFloor, bytes_moved
+from dspark_ops.bench.inputs import Place, bench_inputs
+from dspark_ops.bench.peers import Adapter, Peer, UnfitError
+from dspark_ops.bench.timing import CallGraph, alternate, comparison, spread
+from dspark_ops.contracts.contract import Contract, Site
+from dspark_ops.contracts.model_shapes import ModelShapes, model_shapes
+from dspark_ops.errors import DeviceError, EvidenceError, SelectionError
+from dspark_ops.selection.device import Device
+from dspark_ops.selection.plan import Choice, Plan
+from dspark_ops.selection.settings import Settings
+
+__all__ = ["OWN", "PARTS", "Bench", "Group", "require_gpu"]
+
+#: Name of the planned kernel's arm, and of the arm of a fused operator's parts.
+OWN: Final = "own"
+PARTS: Final = "parts"
+
+#: Input sets of a graph. More than 32 captured calls may cost a kernel that meets through words of its own an extra
+#: node each; fewer than 8 let the replays show.
+_LEAST_SETS: Final = 8
+_MOST_SETS: Final = 32
+_CACHES: Final = 2.5
+
+
+def require_gpu() -> Device:
+    """Return this machine's GPU.
+
+    Raises:
+        DeviceError: there is none that torch can use.
+    """
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            f"bench times kernels on a GPU, and torch {torch.__version__} finds none here: run it on a machine with "
+            f"one (dspark-ops devices lists what is seen); timings of a CPU would say nothing about kernels"
+        )
+    return dspark_ops.probe()
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to make the calls of a group: what it is, and a function from inputs to the call."""
+
+    name: str
+    what: str
+    prepare: Callable[[Mapping[str, Any]], Callable[[], Any]]
+    outputs: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] | None = None
+    adapter: Adapter | None = None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Group:
+    """One operator at one place and row count, captured and ready to be timed.
+
+    Attributes:
+        record: what is known of it, with plain types only; `timed` adds the times.
+    """
+
+    record: dict[str, Any]
+    graphs: dict[str, CallGraph] = field(default_factory=dict)
+    kept: list[Any] = field(default_factory=list)
+
+    def timed(self, rounds: int) -> dict[str, Any]:
+        """Return the record with microseconds per call of each arm, and the peers' ratios to the own one."""
+        samples = alternate(self.graphs, rounds) if self.graphs else {}
+        for name, values in samples.items():
+            arm = self.record["arms"][name]
+            arm |= spread(values).to_json()
+            if name != OWN and OWN in samples:
+                arm["own_is_faster"] = comparison(samples[OWN], values).to_json()
+        floor = self.record.get("floor_us")
+        if floor and OWN in samples:
+            self.record["over_floor"] = round(self.record["arms"][OWN]["median_us"] / floor, 3)
+        return self.record
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a run measures.
+
+    Attributes:
+        device: the GPU.
+        model: name of the model's shapes.
+        settings: the configuration; its policy does not matter, since operators without a kernel are reported as such.
+        peers: what to compare with.
+        floor: the machine's floor.
+        peer_rows: row counts at which a peer takes part, by its name; absent: all.
+    """
+
+    device: Device
+    model: str
+    settings: Settings
+    peers: Sequence[Peer] = ()
+    floor: MachineFloor | None = None
+    peer_rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def shapes(self) -> ModelShapes:
+        """The model's sizes."""
+        return model_shapes(self.model)
+
+    def operators(self) -> tuple[str, ...]:
+        """Return the operators of the model that some kernel of a plugin serves on this device."""
+        plan = self.plan(None, (1, 6))
+        own = [selection for selection in plan.selections if any(_is_kernel(one) for one in selection.choices)]
+        return tuple(dict.fromkeys(selection.operator for selection in own))
+
+    def plan(self, operators: Sequence[str] | None, rows: Sequence[int], settings: Settings | None = None) -> Plan:
+        """Return the plan for some operators; references may serve in it."""
+        base = settings or self.settings
+        allowing = replace(base, policy=replace(base.policy, fallback="allow"))
+        return dspark_ops.plan(device=self.device, model=self.model, rows=rows, config=allowing, operators=operators)
+
+    def group(self, operator: str, rows: int, seed: int = 0) -> Group:
+        """Return one operator at its first place, checked and captured; what failed is in the record, with the reason.
+
+        Raises:
+            UnknownOperatorError: there is no such operator.
+        """
+        contract = contracts.get(operator)
+        sites = contract.sites(self.shapes)
+        record: dict[str, Any] = {"op": operator, "rows": rows, "arms": {}, "unfit": {}}
+        group = Group(record)
+        if not sites:
+            record["failed"] = f"{self.model} does not call {operator}"
+            return group
+        record |= {"site": sites[0].name, "rows_axis": contract.rows, "axes": dict(sites[0].axes)}
+        try:
+            self._fill(group, contract, sites[0], rows, seed)
+        except Exception as error:  # one operator's failure is a result, and must not cost the others
+            record["failed"] = f"{type(error).__name__}: {str(error).strip()}"
+            group.graphs.clear()
+        return group
+
+    def _fill(self, group: Group, contract: Contract, site: Site, rows: int, seed: int) -> None:
+        record = group.record
+        generator = torch.Generator("cuda").manual_seed(seed)
+        place = Place(contract, site, rows, generator)
+        first = bench_inputs(place)
+        size = _bytes(first)
+        count = min(_MOST_SETS, max(_LEAST_SETS, math.ceil(_CACHES * _cache_bytes() / max(size, 1))))
+        sets = [first, *(bench_inputs(place) for _ in range(count - 1))]
+        group.kept.append(sets)
+        wanted = reference_on_cpu(contract, first)
+        moved = bytes_moved(contract, first, {name: _moved(value) for name, value in wanted.items()})
+        record |= {"bytes": moved, "sets": count, "working_set_bytes": size * count}
+        if self.floor is not None:
+            record["floor_us"] = round(self.floor.of(contract.name, moved), 3)
+        for arm in self._arms(record, contract, site, rows):
+            try:
+                got = called_once(contract, arm.prepare, first, arm.outputs)
+                wrong = disagreement(contract, first, got, wanted, arm.adapter.accuracy if arm.adapter else None)
+                if wrong:
+                    raise EvidenceError(f"wrong numbers, so not timed: {wrong}")
+                graph = CallGraph([arm.prepare(inputs) for inputs in sets])
+            except UnfitError as error:
+                record["unfit"][arm.name] = str(error)
+                continue
+            except Exception as error:  # a peer may raise anything; the other arms go on
+                torch.cuda.synchronize()
+                if arm.name == OWN:
+                    raise
+                record["unfit"][arm.name] = f"{type(error).__name__}: {str(error).strip()[:500]}"
+                continue
+            group.graphs[arm.name] = graph
+            per_call = None if graph.launches is None else round(graph.launches / graph.calls, 3)
+            others = None if graph.other_nodes is None else round(graph.other_nodes / graph.calls, 3)
+            record["arms"][arm.name] = {"what": arm.what, "launches": per_call, "copies_and_fills": others}
+            if arm.note:
+                record["arms"][arm.name]["note"] = arm.note
+
+    def _arms(self, record: dict[str, Any], contract: Contract, site: Site, rows: int) -> list[Arm]:
+        """Return the arms of a group, and note in the record who does not take part and why."""
+        plan = self.plan((contract.name,), (rows,))
+        choice = _choice(plan, contract.name, site.name, rows)
+        arms = []
+        if _is_kernel(choice):
+            record["evidence"] = choice.kernel.evidence.value
+            arms.append(_bound_arm(OWN, plan, choice, contract, site, rows))
+            if contract.decomposition:
+                try:
+                    arms.append(self._parts(contract, site, rows, choice))
+                except SelectionError as error:
+                    record["unfit"][PARTS] = str(error).partition("\n")[0]
+        else:
+            record["failed"] = f"no kernel serves it here: the plan has {choice.kernel.id}"
+        for peer in self.peers:
+            if rows not in self.peer_rows.get(peer.name, (rows,)):
+                continue
+            adapter = peer.missing or peer.adapter(contract)
+            if isinstance(adapter, str):
+                record["unfit"][peer.name] = adapter
+                continue
+            what = f"{peer.version}" if not adapter.note else f"{peer.version}: {adapter.note}"
+            arms.append(Arm(peer.name, what, adapter.prepare, adapter.outputs, adapter))
+        return arms
+
+    def _parts(self, contract: Contract, site: Site, rows: int, fused: Choice) -> Arm:
+        """Return the arm of a fused operator's parts: what the plan has when every whole kernel is denied."""
+        whole = [item.id for item in (fused.kernel, *fused.standby) if not item.id.startswith("core/")]
+        denied = replace(self.settings.of(contract.name), deny=tuple(whole), pin=None)
+        settings = replace(self.settings, operators={**self.settings.operators, contract.name: denied})
+        plan = self.plan((contract.name,), (rows,), settings)
+        choice = _choice(plan, contract.name, site.name, rows)
+        return _bound_arm(PARTS, plan, choice, contract, site, rows)
+
+
+def _bound_arm(name: str, plan: Plan, choice: Choice, contract: Contract, site: Site, rows: int) -> Arm:
+    function = getattr(plan.bind().at(rows=rows, site=site.name), contract.name)
+
+    def prepare(inputs: Mapping[str, Any]) -> Callable[[], Any]:
+        arguments = [inputs[parameter.name] for parameter in contract.parameters]
+        return lambda: function(*arguments)
+
+    parts = ", ".join(part.choices[0].kernel.id for part in choice.parts)
+    return Arm(name, parts or choice.kernel.id, prepare)
+
+
+def _choice(plan: Plan, operator: str, site: str, rows: int) -> Choice:
+    return next(one for one in plan.of(operator) if one.site == site).by_rows[rows]
+
+
+def _is_kernel(choice: Choice) -> bool:
+    return choice.kernel.rank in (RankClass.FUSED, RankClass.PORTABLE)
+
+
+def _bytes(inputs: Mapping[str, Any]) -> int:
+    tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
+    return sum(value.numel() * value.element_size() for value in tensors)
+
+
+def _moved(value: Any) -> Any:
+    return value.cuda() if isinstance(value, torch.Tensor) else value
+
+
+def _cache_bytes() -> int:
+    return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 64 << 20))
