@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dspark_ops.errors import ConfigError
 
-__all__ = ["Calibration", "read_calibration"]
+__all__ = ["Calibration", "read_calibration", "write_calibration"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,7 @@ class Calibration:
     """Temperatures by draft position, fitted to the product of confidences.
 
     A table fitted to single confidences is another kind of table and must not be used in its place (C1.9.5).
+    `dspark_ops.decode.sts_fit.fit_sts` makes one.
 
     Attributes:
         temperatures: one positive number per draft position.
@@ -59,3 +60,29 @@ def read_calibration(path: str | Path, gamma: int) -> Calibration:
     if not all(0 < value < float("inf") for value in temperatures):
         raise ConfigError(f"confidence temperatures in {place}: wanted positive numbers, got {list(temperatures)}")
     return table
+
+
+def write_calibration(path: str | Path, table: Calibration) -> None:
+    """Write a table as JSON, in the form that `read_calibration` and SGLang read.
+
+    Args:
+        path: the file; an existing one is replaced.
+        table: the table.
+
+    Raises:
+        ConfigError: the file cannot be written.
+
+    Source: C1.9.4.
+    """
+    data = {
+        "temperatures": table.temperatures,
+        "dataset": table.dataset,
+        "num_samples": table.samples,
+        "ece_before": table.ece_before,
+        "ece_after": table.ece_after,
+    }
+    place = Path(path)
+    try:
+        place.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write confidence temperatures to {place}: {error}") from error
