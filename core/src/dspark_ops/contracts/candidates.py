@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.contracts._candidate_cases import block_cases, length_cases
@@ -121,6 +122,11 @@ _SEQ_LENS = Argument("seq_lens", ("R",), ("int32",), doc="visible entries of eac
 _TOPK_BLOCKS = Option("topk_blocks", "int", 2048, doc="blocks that a row keeps at most")
 _BLOCK_SIZE = Option("block_size", "int", 8, doc="entries of a block")
 
+
+def _like_logits(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(arguments["logits"].shape)
+
+
 CANDIDATE_BLOCKS = Contract(
     name="candidate_blocks",
     summary="Index logits that a row may use, and the entries that it publishes to later layers.",
@@ -133,8 +139,16 @@ CANDIDATE_BLOCKS = Contract(
         *(_TOPK_BLOCKS, _BLOCK_SIZE),
     ),
     outputs=(
-        Output("masked", ("R", "*"), "float32", bitwise(), "logits, -inf where a row may not look"),
-        Output("keep", ("R", "*"), "bool", bitwise(), "entries in kept blocks; None for a consumer"),
+        Output("masked", ("R", "*"), "float32", bitwise(), "logits, -inf where not allowed", shape_of=_like_logits),
+        Output(
+            "keep",
+            ("R", "*"),
+            "bool",
+            bitwise(),
+            "entries in kept blocks; None for a consumer",
+            none_with="published",
+            shape_of=_like_logits,
+        ),
     ),
     rows="R",
     reference=candidate_blocks,

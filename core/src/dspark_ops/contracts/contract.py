@@ -74,13 +74,27 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One value that an operator returns (or, for a written argument, the value it holds afterwards)."""
+    """One value that an operator returns (or, for a written argument, the value it holds afterwards).
+
+    Attributes:
+        name: unique in the contract; that of the argument where it is written in place.
+        shape: one entry per dimension, as in `Argument`.
+        dtype: a torch dtype name, ``like <argument>``, or the name of the option that holds one.
+        exact: how near an implementation must come to the reference.
+        doc: what it holds.
+        none_without, none_with: the optional argument without which, or with which, None is returned in its place.
+        shape_of: the shape of a call from its arguments by name, where `shape` has a ``"*"``. Sizes may be symbolic.
+            Where neither says it, the reference does, on tensors without storage.
+    """
 
     name: str
     shape: tuple[str | int, ...]
     dtype: str
     exact: Exactness
     doc: str = ""
+    none_without: str = ""
+    none_with: str = ""
+    shape_of: Callable[[Mapping[str, Any]], tuple[Any, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +187,7 @@ class Contract:
         empty: what a call with zero rows does.
         rules: for outputs that are exact given another one: output name to ``rule(inputs, outputs)``, which computes
             what this output must be from the call's own other outputs. `inputs` are those before the call.
+        sizes: axes that no argument has: symbol to the option that is its size.
         version: version of the contract; a change of meaning makes a new one.
     """
 
@@ -191,6 +206,7 @@ class Contract:
     small: bool = False
     empty: str = "returns empty outputs and launches nothing"
     rules: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Any]] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
     version: int = 1
 
     @property

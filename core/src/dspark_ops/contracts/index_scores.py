@@ -163,7 +163,16 @@ INDEX_SCORES = Contract(
         Option("numerics", "str", "bf16_steps", NUMERICS, "what is rounded to bfloat16"),
         Option("layout", "str", "index_k_page68", ("index_k_page68",), "page layout of cache"),
     ),
-    outputs=(Output("scores", ("T", "*"), "float32", relative(1e-4), "scores; -inf, exactly, where not visible"),),
+    outputs=(
+        Output(
+            "scores",
+            ("T", "*"),
+            "float32",
+            relative(1e-4),
+            "scores; -inf, exactly, where not visible",
+            shape_of=lambda call: (call["q"].shape[0], call["page_table"].shape[1] * call["page_size"]),
+        ),
+    ),
     rows="T",
     reference=index_scores,
     cases=_cases,

@@ -211,6 +211,7 @@ TOPK_ROWS = Contract(
     reference=topk_rows,
     cases=topk_cases,
     sites=_topk_sites,
+    sizes={"K": "top_k"},
     semantics=(
         Semantic("nan", "first", ("first", "last"), "whether a NaN is chosen before or after every number"),
         Semantic("ties", "lowest", ("lowest", "torch", "any"), "which of several equal scores are chosen"),

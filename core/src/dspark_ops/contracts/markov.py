@@ -164,7 +164,14 @@ MARKOV_BLOCK = Contract(
     ),
     outputs=(
         Output("drafts", ("R", "G"), "int64", bitwise(), "drafted tokens"),
-        Output("probs", ("R", "G", "V"), "float32", relative(1e-5), "law of each draft; None without a temperature"),
+        Output(
+            "probs",
+            ("R", "G", "V"),
+            "float32",
+            relative(1e-5),
+            "law of each draft",
+            none_without="temperature",
+        ),
     ),
     rows="R",
     reference=markov_block,

@@ -15,6 +15,7 @@ from dspark_ops.contracts.exactness import bitwise, bitwise_given, ulp
 from dspark_ops.contracts.mhc import MHC_COMBINE_NORM, MHC_POST, mhc_combine_norm, mhc_post
 from dspark_ops.contracts.numerics import rms_norm
 from dspark_ops.contracts.quantize import fp8_grid_round, fp8_grid_rules, mxfp8_quantize, mxfp8_rules
+from dspark_ops.contracts.scale_layouts import SF_128X4
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -204,7 +205,14 @@ MHC_COMBINE_NORM_MXFP8 = Contract(
     outputs=(
         Output("y", ("T", "H"), "bfloat16", ulp(1), "input of the branch"),
         Output("q", ("T", "H"), "float8_e4m3fn", bitwise_given("y"), "its codes"),
-        Output("scales", ("*",), "uint8", bitwise_given("y"), "its scale bytes in sf_128x4, padding 0"),
+        Output(
+            "scales",
+            ("*",),
+            "uint8",
+            bitwise_given("y"),
+            "its scale bytes in sf_128x4, padding 0",
+            shape_of=lambda call: (SF_128X4.size(call["x"].shape[0], call["weight"].shape[0] // 32),),
+        ),
     ),
     rows="T",
     reference=mhc_combine_norm_mxfp8,

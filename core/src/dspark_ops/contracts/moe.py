@@ -212,6 +212,7 @@ MOE_GATE_TOPK = Contract(
     reference=moe_gate_topk,
     cases=_cases,
     sites=_sites,
+    sizes={"K": "top_k"},
     semantics=(
         Semantic("nan", "highest", ("highest", "lowest"), "how an expert whose key is NaN ranks"),
         Semantic("ties", "lowest", ("lowest", "torch", "any"), "which of several equal keys is chosen first"),

@@ -280,6 +280,7 @@ MOE_GATE_TOPK_PACKED = Contract(
     reference=moe_gate_topk_packed,
     cases=MOE_GATE_TOPK.cases,
     sites=MOE_GATE_TOPK.sites,
+    sizes=MOE_GATE_TOPK.sizes,
     semantics=MOE_GATE_TOPK.semantics,
     decomposition=Decomposition(("moe_gate_topk", "pack_topk_ids"), _compose_packed),
     rules={"packed": _packed_rule},

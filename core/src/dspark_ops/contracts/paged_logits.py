@@ -138,6 +138,7 @@ PAGED_MQA_LOGITS_FP4 = Contract(
     reference=paged_mqa_logits_fp4,
     cases=logits_cases,
     sites=_sites,
+    sizes={"L": "max_seq_len"},
 )
 
 CONTRACTS = (PAGED_MQA_LOGITS_FP4,)

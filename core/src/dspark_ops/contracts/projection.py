@@ -11,6 +11,7 @@ from dspark_ops.contracts.contract import Argument, Case, Contract, Decompositio
 from dspark_ops.contracts.exactness import bitwise_given, relative
 from dspark_ops.contracts.quantize import GROUP, fp8_grid_quantize, mx_dequantize, mxfp8_quantize, mxfp8_rules
 from dspark_ops.contracts.rope import ROPE_WO_A, rope_wo_a
+from dspark_ops.contracts.scale_layouts import SF_128X4
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
@@ -121,7 +122,16 @@ ROPE_WO_A_MXFP8 = Contract(
     outputs=(
         Output("y", ("T", "G*R"), "bfloat16", relative(1e-2), "groups side by side"),
         Output("q", ("T", "G*R"), "float8_e4m3fn", bitwise_given("y"), "its codes"),
-        Output("scales", ("*",), "uint8", bitwise_given("y"), "its scale bytes in sf_128x4, padding 0"),
+        Output(
+            "scales",
+            ("*",),
+            "uint8",
+            bitwise_given("y"),
+            "its scale bytes in sf_128x4, padding 0",
+            shape_of=lambda call: (
+                SF_128X4.size(call["o"].shape[0], call["weight"].shape[0] * call["weight"].shape[1] // 32),
+            ),
+        ),
     ),
     rows="T",
     reference=rope_wo_a_mxfp8,

@@ -161,6 +161,11 @@ def _index_sites(shapes: ModelShapes) -> tuple[Site, ...]:
     return (Site("verify", axes={"D": shapes.index_head_dim}),)
 
 
+def _mxfp8_scales(call: Mapping[str, Any]) -> tuple[Any, ...]:
+    rows, columns = call["x"].shape
+    return (scale_layout(call["layout"]).size(rows, columns // 32),)
+
+
 MXFP8_QUANTIZE = Contract(
     name="mxfp8_quantize",
     summary="MXFP8 codes and scale bytes of each 32 columns.",
@@ -172,7 +177,7 @@ MXFP8_QUANTIZE = Contract(
     ),
     outputs=(
         Output("q", ("M", "K"), "float8_e4m3fn", bitwise(), "codes"),
-        Output("scales", ("*",), "uint8", bitwise(), "scale bytes, padding 0"),
+        Output("scales", ("*",), "uint8", bitwise(), "scale bytes, padding 0", shape_of=_mxfp8_scales),
     ),
     rows="M",
     reference=mxfp8_quantize,

@@ -252,7 +252,7 @@ INDEX_Q_ROPE_FP4_PACK = Contract(
     outputs=(
         Output("q_fp4", ("T", "A", "D/2"), "uint8", bitwise(), "two codes to a byte, even lane low"),
         Output("q_scale", ("T", 1, "D/32", 16, 4), "uint8", bitwise(), "scale bytes, head h at [h % 16, h // 16]"),
-        Output("weights", ("T", "A"), "bfloat16", bitwise(), "head weights; None without partials"),
+        Output("weights", ("T", "A"), "bfloat16", bitwise(), "head weights", none_without="partials"),
     ),
     rows="T",
     reference=index_q_rope_fp4_pack,

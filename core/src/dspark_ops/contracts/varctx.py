@@ -171,6 +171,7 @@ VARCTX_SCHEDULE = Contract(
     reference=varctx_schedule,
     cases=_cases,
     sites=_sites,
+    sizes={"P": "programs"},
     empty="returns programs without work",
 )
 

@@ -6,9 +6,8 @@ import hashlib
 import importlib
 import json
 import os
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +24,13 @@ from dspark_ops.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from dspark_ops.binding import BoundOps
+    from dspark_ops.binding.torch_library import TorchOps
     from dspark_ops.contracts import Contract
 
-SCHEMA = 1
+SCHEMA = 2
 
 #: Keys that say where a value came from. Two ranks that read one value from two files have one plan.
-_PROVENANCE = ("origin", "origins")
+_PROVENANCE = ("origin", "origins", "files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class Choice:
         below: the chosen class is weaker than required, and policy or a pin let it through.
         tie: id of the stand-by that only its name put behind, or empty.
         parts: for a decomposition, the selection of each part, which has one choice each.
+        origin: ``lock ...`` or ``measured ...`` if that put it first; empty: the settings and its class did.
     """
 
     rows: str
@@ -63,6 +64,7 @@ class Choice:
     below: bool = False
     tie: str = ""
     parts: tuple[Selection, ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Plan:
         settings: the configuration it follows.
         selections: sorted by operator, then in the order of the contract's sites.
         plugins, failures: what was loaded and what was not.
+        layouts: by group of operators that share a layout and whose layout was left to the plan, the one chosen.
     """
 
     device: Device
@@ -117,6 +120,7 @@ class Plan:
     selections: tuple[Selection, ...]
     plugins: tuple[PluginRecord, ...] = ()
     failures: tuple[PluginFailure, ...] = ()
+    layouts: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
     @property
@@ -162,16 +166,17 @@ class Plan:
         return plan
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the JSON text to `path`; a reader sees the old file or the whole new one."""
-        target = Path(path)
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(self.to_json() + "\n")
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        """Write the plan as a lock file; a reader sees the old file or the whole new one.
+
+        Named in ``DSPARK_OPS_LOCK`` or ``files.lock``, it holds the next start to the same choices. For all that a plan
+        knows, its refused candidates included, see `to_json`.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from dspark_ops.selection.lock import lock_of, write_lock
+
+        write_lock(Path(path), lock_of(self))
 
     def report(self) -> str:
         """Return a text for people: what serves each operator, and the better candidates that were refused."""
@@ -203,6 +208,22 @@ class Plan:
         # By name, because binding is a layer above: plans are made, read and compared without it.
         bound: BoundOps = importlib.import_module("dspark_ops.binding").bind(self, contracts=contracts, check=check)
         return bound
+
+    def register_torch_ops(self, ops: BoundOps | None = None, *, namespace: str = "dspark_ops") -> TorchOps:
+        """Return the registration of the bound operators as ``torch.ops.<namespace>.<operator>``.
+
+        For torch.compile and torch.export, to which each is one opaque node; see `dspark_ops.binding.torch_library`.
+
+        Args:
+            ops: what `bind` gave; by default the plan is bound.
+            namespace: where they are registered. It must not hold the operators of a plan yet.
+
+        Raises:
+            BindingError: the namespace is taken, `ops` follow another plan, or the plan cannot be bound.
+        """
+        library = importlib.import_module("dspark_ops.binding.torch_library")
+        registered: TorchOps = library.register_torch_ops(self, ops, namespace=namespace)
+        return registered
 
     def __eq__(self, other: object) -> bool:
         return self.to_json() == other.to_json() if isinstance(other, Plan) else NotImplemented
