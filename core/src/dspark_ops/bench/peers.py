@@ -1,7 +1,7 @@
 """Peers: other implementations of an operator, adapted to its contract so that they can be checked and timed beside it.
 
-A peer is a Python file with a function ``peer() -> Peer``. None is part of this package: ``benchmarks/peers`` of the
-repository holds some, and ``--peers DIR`` names another folder.
+A peer is a Python file ``NAME_peer.py`` with a function ``peer() -> Peer``. None is part of this package:
+``benchmarks/peers`` of the repository holds some, and ``--peers DIR`` names another folder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.contracts.exactness import Exactness
@@ -20,6 +20,8 @@ from dspark_ops.suggest import did_you_mean
 __all__ = ["Adapter", "Peer", "UnfitError", "load_peer", "peer_names"]
 
 Inputs = Mapping[str, Any]
+
+_SUFFIX: Final = "_peer"
 
 
 class UnfitError(Exception):
@@ -64,7 +66,7 @@ class Peer:
 
 def peer_names(folder: Path) -> list[str]:
     """Return the names of the peers in a folder."""
-    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+    return sorted(path.stem.removesuffix(_SUFFIX) for path in folder.glob(f"*{_SUFFIX}.py"))
 
 
 def load_peer(name: str, folder: Path) -> Peer:
@@ -77,7 +79,7 @@ def load_peer(name: str, folder: Path) -> Peer:
     if name not in known:
         have = f"{folder} has {', '.join(known)}{did_you_mean(name, known)}" if known else f"{folder} has none"
         raise ConfigError(f"--vs {name}: no such peer: {have}; --peers names another folder")
-    path = folder / f"{name}.py"
+    path = folder / f"{name}{_SUFFIX}.py"
     spec = importlib.util.spec_from_file_location(f"dspark_ops_peer_{name}", path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"--vs {name}: {path} cannot be imported")
