@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
-from dspark_ops_triton import fake_quant, fp4_rows, fp8_grid
+from dspark_ops_triton import fake_quant, fp4_rows
+from dspark_ops_triton.blocks import fp8_grid
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]

@@ -7,37 +7,9 @@ from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
-from dspark_ops_triton.blocks.codes import e4m3_code, e4m3_round, power_of_two, ue8m0_fp8_grid
-
-#: Groups of a program: one warp, so that six rows of 5120 are 30 programs, and their largest values are shuffles.
-GROUPS = 32
-
-
-@triton.jit(do_not_specialize=["count"])
-def grid_codes_kernel(x, codes, scales, count, GROUPS: tl.constexpr):
-    """Write the codes and the scale bytes of GROUPS of `count` groups of 32 values."""
-    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
-    live = group < count
-    place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
-    values = tl.load(x + place, mask=live[:, None], other=0.0).to(tl.float32)
-    byte = ue8m0_fp8_grid(tl.max(tl.abs(values), axis=1))
-    tl.store(codes + place, e4m3_code(values * power_of_two(254 - byte)[:, None]), mask=live[:, None])
-    tl.store(scales + group, byte.to(tl.uint8), mask=live)
-
-
-@triton.jit(do_not_specialize=["count"])
-def grid_values_kernel(x, out, count, GROUPS: tl.constexpr):
-    """Write the values on the grid of GROUPS of `count` groups of 32 values."""
-    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
-    live = group < count
-    place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
-    values = tl.load(x + place, mask=live[:, None], other=0.0).to(tl.float32)
-    byte = ue8m0_fp8_grid(tl.max(tl.abs(values), axis=1))[:, None]
-    on_grid = e4m3_round(values * power_of_two(254 - byte)) * power_of_two(byte)
-    tl.store(out + place, on_grid.to(tl.bfloat16), mask=live[:, None])
+from dspark_ops_triton.blocks.fp8_grid import GROUPS, grid_codes_kernel, grid_values_kernel, launch_options
 
 
 def fp8_grid_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,11 +51,6 @@ def fp8_grid_round(x: Tensor) -> Tensor:
     return out
 
 
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": 1, "enable_fp_fusion": False}
-
-
 def prepare_fp8_grid_quantize(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return `fp8_grid_quantize`, compiled for rows at 16-byte boundaries and not."""
     if device.arch.vendor != "cpu":
@@ -106,13 +73,4 @@ def _rows() -> tuple[Tensor, Tensor]:
     return buffer[None, :32], buffer[None, 1:]
 
 
-__all__ = [
-    "GROUPS",
-    "fp8_grid_quantize",
-    "fp8_grid_round",
-    "grid_codes_kernel",
-    "grid_values_kernel",
-    "launch_options",
-    "prepare_fp8_grid_quantize",
-    "prepare_fp8_grid_round",
-]
+__all__ = ["fp8_grid_quantize", "fp8_grid_round", "prepare_fp8_grid_quantize", "prepare_fp8_grid_round"]

@@ -28,6 +28,7 @@ from dspark_ops_triton import (
     kernels_inputs,
     kernels_mhc,
     kernels_moe,
+    kernels_products,
     kernels_quantize,
     kernels_select,
 )
@@ -109,6 +110,7 @@ KERNELS = with_recorded_evidence(
         *kernels_moe.KERNELS,
         *kernels_quantize.KERNELS,
         *kernels_grids.KERNELS,
+        *kernels_products.KERNELS,
         *kernels_attention.KERNELS,
         *kernels_compress.KERNELS,
         *kernels_accept.KERNELS,

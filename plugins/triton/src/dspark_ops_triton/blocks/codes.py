@@ -55,6 +55,13 @@ def power_of_two(byte):
 
 
 @triton.jit
+def ue8m0_value(byte):
+    """Return the float32 scale of any byte, int32: 2**(byte - 127), the subnormal 2**-127 for 0, NaN for 255."""
+    bits = tl.where(byte == 0, 0x00400000, byte << 23)
+    return tl.where(byte == 255, 0x7FC00000, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def e4m3_code(value):
     """Return the e4m3 codes, uint8, of float32 values: nearest, ties to even, saturating at 448, sign of zero kept."""
     clamped = tl.minimum(tl.maximum(value, -448.0), 448.0)

@@ -1,0 +1,45 @@
+"""Launches that put each 32 values of a contiguous tensor on the fp8 grid: codes and scale bytes, or values (A0.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from dspark_ops_triton.blocks.codes import e4m3_code, e4m3_round, power_of_two, ue8m0_fp8_grid
+
+#: Groups of a program: one warp, so that six rows of 5120 are 30 programs, and their largest values are shuffles.
+GROUPS = 32
+
+
+@triton.jit(do_not_specialize=["count"])
+def grid_codes_kernel(x, codes, scales, count, GROUPS: tl.constexpr):
+    """Write the codes and the scale bytes of GROUPS of `count` groups of 32 values."""
+    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    live = group < count
+    place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
+    values = tl.load(x + place, mask=live[:, None], other=0.0).to(tl.float32)
+    byte = ue8m0_fp8_grid(tl.max(tl.abs(values), axis=1))
+    tl.store(codes + place, e4m3_code(values * power_of_two(254 - byte)[:, None]), mask=live[:, None])
+    tl.store(scales + group, byte.to(tl.uint8), mask=live)
+
+
+@triton.jit(do_not_specialize=["count"])
+def grid_values_kernel(x, out, count, GROUPS: tl.constexpr):
+    """Write the values on the grid of GROUPS of `count` groups of 32 values."""
+    group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    live = group < count
+    place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
+    values = tl.load(x + place, mask=live[:, None], other=0.0).to(tl.float32)
+    byte = ue8m0_fp8_grid(tl.max(tl.abs(values), axis=1))[:, None]
+    on_grid = e4m3_round(values * power_of_two(254 - byte)) * power_of_two(byte)
+    tl.store(out + place, on_grid.to(tl.bfloat16), mask=live[:, None])
+
+
+def launch_options() -> dict[str, Any]:
+    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
+    return {"num_warps": 1, "enable_fp_fusion": False}
+
+
+__all__ = ["GROUPS", "grid_codes_kernel", "grid_values_kernel", "launch_options"]
