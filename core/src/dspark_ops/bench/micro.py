@@ -23,7 +23,7 @@ from dspark_ops.selection.device import Device
 from dspark_ops.selection.plan import Choice, Plan
 from dspark_ops.selection.settings import Settings
 
-__all__ = ["OWN", "PARTS", "Bench", "Group", "require_gpu"]
+__all__ = ["OWN", "PARTS", "Bench", "Group", "add_floor", "machine_facts", "require_gpu"]
 
 #: Name of the planned kernel's arm, and of the arm of a fused operator's parts.
 OWN: Final = "own"
@@ -48,6 +48,41 @@ def require_gpu() -> Device:
             f"one (dspark-ops devices lists what is seen); timings of a CPU would say nothing about kernels"
         )
     return dspark_ops.probe()
+
+
+def machine_facts(device: Device) -> dict[str, Any]:
+    """Return what a recorded figure has to be read with: the GPU, its driver, and the versions of what ran."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    def version_of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return ""
+
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "device": device.name,
+        "arch": device.arch.name,
+        "units": properties.multi_processor_count,
+        "l2_bytes": _cache_bytes(),
+        "memory_bytes": properties.total_memory,
+        "driver": device.driver,
+        "toolkit": torch.version.cuda or torch.version.hip or "",
+        "torch": torch.__version__,
+        "triton": version_of("triton"),
+        "dspark_ops": dspark_ops.__version__,
+    }
+
+
+def add_floor(record: dict[str, Any], floor: MachineFloor) -> dict[str, Any]:
+    """Return a group's record with the machine's floor for it, and the own arm's time over that."""
+    if "bytes" in record:
+        record["floor_us"] = round(floor.of(record["op"], record["bytes"]), 3)
+        own = record["arms"].get(OWN, {})
+        if "median_us" in own:
+            record["over_floor"] = round(own["median_us"] / record["floor_us"], 3)
+    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +117,6 @@ class Group:
             arm |= spread(values).to_json()
             if name != OWN and OWN in samples:
                 arm["own_is_faster"] = comparison(samples[OWN], values).to_json()
-        floor = self.record.get("floor_us")
-        if floor and OWN in samples:
-            self.record["over_floor"] = round(self.record["arms"][OWN]["median_us"] / floor, 3)
         return self.record
 
 
@@ -97,7 +129,6 @@ class Bench:
         model: name of the model's shapes.
         settings: the configuration; its policy does not matter, since operators without a kernel are reported as such.
         peers: what to compare with.
-        floor: the machine's floor.
         peer_rows: row counts at which a peer takes part, by its name; absent: all.
     """
 
@@ -105,7 +136,6 @@ class Bench:
     model: str
     settings: Settings
     peers: Sequence[Peer] = ()
-    floor: MachineFloor | None = None
     peer_rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
@@ -158,8 +188,6 @@ class Bench:
         wanted = reference_on_cpu(contract, first)
         moved = bytes_moved(contract, first, {name: _moved(value) for name, value in wanted.items()})
         record |= {"bytes": moved, "sets": count, "working_set_bytes": size * count}
-        if self.floor is not None:
-            record["floor_us"] = round(self.floor.of(contract.name, moved), 3)
         for arm in self._arms(record, contract, site, rows):
             try:
                 got = called_once(contract, arm.prepare, first, arm.outputs)
