@@ -82,7 +82,7 @@ def run_decode(arguments: Arguments, quiet: bool) -> DecodeRun:
     model, requests, options = arguments.model, arguments.requests, arguments.options
     check_requests(model, requests, options)
     speculative = plain = None
-    with _right_numbers(model.plan(options.gamma).device.features):
+    with right_numbers(model.plan(options.gamma).device.features):
         model.ops(options.gamma)
         if arguments.speculative:
             with _shown(arguments, "DSpark", quiet, text=True) as show:
@@ -93,7 +93,7 @@ def run_decode(arguments: Arguments, quiet: bool) -> DecodeRun:
     return DecodeRun(arguments, speculative, plain)
 
 
-def _right_numbers(features: Collection[str]) -> AbstractContextManager[None]:
+def right_numbers(features: Collection[str]) -> AbstractContextManager[None]:
     """Repair Triton's interpreter where it is what runs the kernels: as shipped it rounds and multiplies wrongly."""
     if "triton_interpreter" not in features:
         return nullcontext()
