@@ -127,7 +127,8 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
     [
         ({"top_k": 9}, "top_k is 9: wanted 1 to 8"),
         ({"top_k": 0}, "top_k is 0"),
-        ({"top_k": 2, "numerics": "aiter"}, "numerics is 'aiter': wanted 'log1p'"),
+        ({"top_k": 2, "numerics": "log2"}, "numerics is 'log2': wanted log1p or aiter"),
+        ({"top_k": 2, "numerics": "aiter"}, "defined for 384 experts and up to 16 choices: got 8 and 2"),
         ({"top_k": 2, "bias_alt": torch.zeros(8)}, "input_ids is None"),
         ({"top_k": 2, "input_ids": torch.zeros(1).long()}, "bias_alt is None"),
     ],

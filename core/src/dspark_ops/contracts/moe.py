@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Semantic, Site
 from dspark_ops.contracts.exactness import bitwise, ulp
+from dspark_ops.contracts.moe_gate_aiter import aiter_cases, gate_aiter
 from dspark_ops.errors import ContractError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dspark_ops.contracts.model_shapes import ModelShapes
+
+NUMERICS = ("log1p", "aiter")
 
 
 def moe_gate_topk(
@@ -51,35 +54,45 @@ def moe_gate_topk(
         bias_alt: [E] of `bias`' dtypes, used instead of `bias` by rows whose token is `alt_token_id` (image tokens).
         input_ids: [M] int64, needed with `bias_alt`.
         alt_token_id: the token that asks for `bias_alt`.
-        numerics: name of the score's numerics; only ``log1p`` is defined.
+        numerics: ``log1p``, which is what all of this says, or ``aiter``: another score, rank of NaN and order of equal
+            keys, and `renorm_eps` as the least divisor (`gate_aiter`).
 
     Returns:
         weights: [M, top_k] float32.
         ids: [M, top_k] int32, in the order of choice.
 
     Raises:
-        ContractError: `top_k` is not in 1..E, unknown numerics, or one of `bias_alt` and `input_ids` is missing.
+        ContractError: `top_k` is not in 1..E, unknown numerics, sizes for which they are not defined, or one of
+            `bias_alt` and `input_ids` is missing.
 
-    Source: N2; choices 1, 2, 3 and 7 of the index; O04.
+    Source: N2, A7; choices 1, 2, 3 and 7 of the index; O04.
     """
     experts = logits.shape[1]
     if not 1 <= top_k <= experts:
         raise ContractError(f"moe_gate_topk: top_k is {top_k}: wanted 1 to {experts}, the number of experts")
-    if numerics != "log1p":
-        raise ContractError(f"moe_gate_topk: numerics is {numerics!r}: wanted 'log1p'")
+    if numerics not in NUMERICS:
+        raise ContractError(f"moe_gate_topk: numerics is {numerics!r}: wanted {' or '.join(NUMERICS)}")
+    own = _row_bias(bias, bias_alt, input_ids, alt_token_id)
+    gate = gate_aiter if numerics == "aiter" else _gate_log1p
+    weights, ids = gate(logits, own, top_k, routed_scaling, renorm_eps)
+    if num_valid is None:
+        return weights, ids.int()
+    live = (torch.arange(len(logits), device=logits.device) < num_valid).unsqueeze(1)
+    return torch.where(live, weights, 0.0), torch.where(live, ids, pad_id).int()
+
+
+def _gate_log1p(
+    logits: Tensor, bias: Tensor, top_k: int, routed_scaling: float, renorm_eps: float
+) -> tuple[Tensor, Tensor]:
     score = _sqrt_softplus(logits.float())
-    key = score + _row_bias(bias, bias_alt, input_ids, alt_token_id).float()
+    key = score + bias.float()
     key = torch.where(key.isnan(), torch.inf, key)
     # a stable sort: torch.topk chooses freely among equal keys, and differently on the CPU and on a GPU
     ids = key.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
     chosen = score.gather(1, ids)
     total = chosen.double().sum(-1, keepdim=True).float()
     divisor = total + renorm_eps if renorm_eps > 0 else torch.where(total > 0, total, 1.0)
-    weights = chosen / divisor * routed_scaling
-    if num_valid is None:
-        return weights, ids.int()
-    live = (torch.arange(len(logits), device=logits.device) < num_valid).unsqueeze(1)
-    return torch.where(live, weights, 0.0), torch.where(live, ids, pad_id).int()
+    return chosen / divisor * routed_scaling, ids
 
 
 def _sqrt_softplus(x: Tensor) -> Tensor:
@@ -134,6 +147,7 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
             vision = {"bias_alt": bias.flip(0), "input_ids": tokens, "alt_token_id": 129264}
             yield Case(f"{name}, vision bias, {what}", {**plain, **vision})
     yield from _known()
+    yield from aiter_cases(scale, seed)
     empty = {"logits": torch.empty(0, 8), "bias": torch.zeros(8), "top_k": 2}
     nothing = {"weights": torch.empty(0, 2), "ids": torch.empty(0, 2, dtype=torch.int32)}
     yield Case("no rows", empty, nothing)
@@ -189,7 +203,7 @@ def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
 MOE_GATE_TOPK = Contract(
     name="moe_gate_topk",
     summary="Experts of each token and their weights, from router logits.",
-    source="N2, O04",
+    source="N2, A7, O04",
     phases=("draft", "verify"),
     parameters=(
         Argument("logits", ("M", "E"), ("float32", "bfloat16", "float16"), strides="any", doc="router logits"),
@@ -202,7 +216,7 @@ MOE_GATE_TOPK = Contract(
         Argument("bias_alt", ("E",), ("float32", "bfloat16"), optional=True, doc="bias of rows with alt_token_id"),
         Argument("input_ids", ("M",), ("int64",), optional=True, doc="tokens, needed with bias_alt"),
         Option("alt_token_id", "int", -1, doc="token whose rows use bias_alt"),
-        Option("numerics", "str", "log1p", ("log1p",), "how the score is computed"),
+        Option("numerics", "str", "log1p", NUMERICS, "how scores are computed and equal keys ordered"),
     ),
     outputs=(
         Output("weights", ("M", "K"), "float32", ulp(8), "weight of each choice"),
