@@ -133,14 +133,11 @@ def test_the_default_model_is_one_rank_of_four(cli: Cli) -> None:
     assert cli.json("plan", "--device", "cpu", "--rows", "6")["plan"]["model"] == "deepseek-v4.1-flash/tp4"
 
 
-def test_plan_writes_the_plan_that_the_library_reads_back(cli: Cli, tmp_path: Path) -> None:
+def test_plan_prints_the_plan_that_the_library_reads_back(cli: Cli) -> None:
     from dspark_ops import Plan
 
-    code, out, _ = cli("plan", "--device", "sm_103", "--rows", "6", "--write", "saved.json")
-    assert code == 0
-    assert "saved to saved.json" in out
-    saved = Plan.from_json((tmp_path / "saved.json").read_text())
-    assert saved.digest in out
+    data = cli.json("plan", "--device", "sm_103", "--rows", "6")
+    assert Plan.from_json(json.dumps(data["plan"])).digest == data["digest"]
 
 
 def test_plan_uses_the_configured_simulated_device(cli: Cli, tmp_path: Path) -> None:
@@ -235,6 +232,10 @@ def test_o25_plan_reports_all_typing_errors_of_a_file_and_applies_nothing(cli: C
         ),
         (("plan", "--which", "99"), "no device 99: this machine has 0: "),
         (("plan", "--device", "cpu", "--rows", "6", "--write", "no/such/folder/x"), "--write no/such/folder/x: "),
+        (("plan", "--write", "--check"), "--write, --check and --diff are three different things to do"),
+        (("plan", "a.lock"), "a.lock: a lock file is named, but nothing to do with it: give --write or --check"),
+        (("plan", "--device", "cpu", "--diff", "none.lock"), "--diff none.lock: there is no such file"),
+        (("lock", "upgrade"), "there is no lock file dspark-ops.lock to upgrade: run  dspark-ops plan --write"),
         (("plan", "--config", "absent.toml"), "absent.toml: no such file"),
         (("explain", "argmx_rows"), "unknown operator 'argmx_rows'; did you mean 'argmax_rows'?"),
     ],

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dspark_ops.api import RankClass
+from dspark_ops.api import Evidence, RankClass
 from dspark_ops.config import load_configuration, load_settings
 from dspark_ops.errors import ConfigError
-from dspark_ops.selection.settings import BUILT_IN, OperatorSettings, Settings
+from dspark_ops.selection.settings import BUILT_IN, Files, OperatorSettings, Policy, Settings
 
 
 def load(directory: Path, config: Any = None, cli: Any = None, **environ: str) -> Settings:
@@ -157,12 +157,44 @@ def test_a_file_that_is_named_and_found_is_read_once(tmp_path: Path) -> None:
     assert configuration.sources == ("dspark-ops.toml",)
 
 
-def test_a_lock_file_is_kept_and_said_not_to_be_compared(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="DSPARK_OPS_LOCK names 'a.lock', but this version does not compare plans"):
-        configuration = load_configuration(
-            environ={"DSPARK_OPS_LOCK": "a.lock", "DSPARK_OPS_LOG": "info"}, directory=tmp_path
-        )
-    assert (configuration.lock, configuration.log) == ("a.lock", "info")
+def test_the_lock_variable_names_the_lock_file_over_a_configuration_file(tmp_path: Path) -> None:
+    (tmp_path / "dspark-ops.toml").write_text('[files]\nlock = "b.lock"\n[policy]\nlock = "require"\n')
+    configuration = load_configuration(
+        environ={"DSPARK_OPS_LOCK": "a.lock", "DSPARK_OPS_LOG": "info"}, directory=tmp_path
+    )
+    settings = configuration.settings
+    assert (settings.files.lock, settings.policy.lock, configuration.log) == ("a.lock", "require", "info")
+    assert settings.origin("files.lock") == "environment DSPARK_OPS_LOCK"
+    assert settings.origin("policy.lock") == "dspark-ops.toml:4"
+
+
+def test_files_evidence_and_shared_layouts_are_read_with_their_origins(tmp_path: Path) -> None:
+    (tmp_path / "dspark-ops.toml").write_text(
+        '[policy]\nevidence = "conformant"\nsmoke = "on"\nsmoke_seconds = 30\n'
+        '[files]\nevidence = ["a.json", "b.json"]\nknown_bad = ["c.json"]\nmeasured = "d.json"\n'
+        '[layouts]\nkv_page = ["kv_v41", "kv_v41_new"]\n'
+    )
+    settings = load_settings(environ={}, directory=tmp_path)
+    assert settings.policy == Policy(evidence=Evidence.CONFORMANT, smoke="on", smoke_seconds=30)
+    assert settings.files == Files(evidence=("a.json", "b.json"), known_bad=("c.json",), measured="d.json")
+    assert settings.layouts == {"kv_page": ("kv_v41", "kv_v41_new")}
+    assert settings.origin("layouts.kv_page") == "dspark-ops.toml:10"
+
+
+def test_wrong_layouts_and_a_wrong_number_are_faults_with_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "dspark-ops.toml").write_text(
+        '[policy]\nsmoke_seconds = "30"\n[layouts]\nkv_pages = ["kv_v4"]\nkv_page = ["kv_v14"]\nindex_k_page = []\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_settings(environ={}, directory=tmp_path)
+    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
+        "dspark-ops.toml:2: wrong type of policy.smoke_seconds: wanted a whole number, got '30' (text)",
+        "dspark-ops.toml:4: unknown shared layout: wanted kv_page or index_k_page or mxfp8_scales, got 'kv_pages'; "
+        "did you mean 'kv_page'?",
+        "dspark-ops.toml:5: unknown layout of kv_page: wanted kv_v4 or kv_v41 or kv_v41_fp4 or kv_v41_new or "
+        "kv_v41_fp4_new, got 'kv_v14'; did you mean 'kv_v4'?",
+        "dspark-ops.toml:6: no layout: wanted the layouts that the caller can make, got []",
+    ]
 
 
 def test_the_process_environment_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,10 @@ def test_a_wrong_leaf_is_refused_even_where_a_stronger_source_would_hide_it(tmp_
 @pytest.mark.parametrize(
     ("table", "fault"),
     [
-        ({"dispatch": {}}, "unknown table dispatch: wanted one of device, ops, plugins, policy, got dispatch"),
+        (
+            {"dispatch": {}},
+            "unknown table dispatch: wanted one of device, files, layouts, ops, plugins, policy, got dispatch",
+        ),
         ({"policy": "strict"}, "wrong type of policy: wanted a table, got 'strict' (text)"),
         ({"ops": {"argmax_rows": "triton"}}, "wrong type of ops.argmax_rows: wanted a table, got 'triton' (text)"),
         ({"plugins": {"deny": ["a", 1]}}, "wrong type of plugins.deny.1: wanted text, got 1 (a whole number)"),

@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from dspark_ops import contracts
-from dspark_ops.api.kernel import Package
-from dspark_ops.api.reason import Reason
 from dspark_ops.config import load_settings
 from dspark_ops.config.environment import triton_interprets
 from dspark_ops.contracts import ModelShapes, model_shapes
@@ -18,10 +16,10 @@ from dspark_ops.errors import SelectionError, SelectionWarning
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.explain import below_required
 from dspark_ops.selection.plan import Plan
-from dspark_ops.selection.planner import make_plan
 from dspark_ops.selection.registry import Registry
 from dspark_ops.selection.rows import row_counts
 from dspark_ops.selection.settings import Settings
+from dspark_ops.selection.start import Purpose, Started, start
 
 
 def plan(
@@ -50,9 +48,35 @@ def plan(
         ModelError: the model is unknown.
         UnknownOperatorError: `operators` names one that does not exist.
         DeviceError: this machine's device cannot be probed.
+        LockError: the lock file is damaged, of another environment, or does not describe the plan and is required.
 
     Warns:
         SelectionWarning: an operator is served by a weaker class than required, and ``policy.fallback = "warn"``.
+        LockWarning: the lock file does not describe the plan in every point, and ``policy.lock = "prefer"``.
+    """
+    return started(device=device, model=model, rows=rows, config=config, registry=registry, operators=operators).plan
+
+
+def started(
+    *,
+    device: Device | None = None,
+    model: str | ModelShapes = "deepseek-v4.1-flash",
+    rows: Iterable[int] = range(1, 65),
+    config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None = None,
+    registry: Registry | None = None,
+    operators: Sequence[str] | None = None,
+    purpose: Purpose | None = None,
+) -> Started:
+    """Return what `plan` returns, with the lock that it was held against.
+
+    Args:
+        device: as for `plan`, like the others here.
+        model: see there.
+        rows: see there.
+        config: see there.
+        registry: see there.
+        operators: see there.
+        purpose: what the plan is made for, where that is not to run.
     """
     settings = load_settings(config)
     shapes = model if isinstance(model, ModelShapes) else model_shapes(model)
@@ -65,19 +89,18 @@ def plan(
     for name in operators or ():
         if not contracts.get(name).sites(shapes):
             raise SelectionError(f"operator {name} has no place in model {shapes.name}: leave it out of operators")
-    made = make_plan(
+    made = start(
         device=device,
         shapes=shapes,
         rows=row_counts(rows),
         settings=settings,
         registry=registry,
-        contracts=contracts.all_contracts(),
         operators=operators,
-        packages=_check_package,
+        purpose=purpose,
     )
     if settings.policy.fallback == "warn":
-        for line in below_required(made):
-            warnings.warn(line, SelectionWarning, stacklevel=2)
+        for line in below_required(made.plan):
+            warnings.warn(line, SelectionWarning, stacklevel=3)
     return made
 
 
@@ -101,9 +124,3 @@ def probe(which: int | None = None) -> Device:
     features = device.features | {"triton_interpreter"}
     origin = f"{device.origins.get('features', 'probe')}, and environment TRITON_INTERPRET"
     return replace(device, features=features, origins={**device.origins, "features": origin})
-
-
-def _check_package(package: Package) -> Reason | None:
-    from dspark_ops.selection.packages import check_package
-
-    return check_package(package)

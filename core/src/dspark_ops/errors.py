@@ -10,6 +10,8 @@ __all__ = [
     "DsparkOpsError",
     "EvidenceError",
     "InvariantError",
+    "LockError",
+    "LockWarning",
     "MissingDependencyError",
     "ModelError",
     "PluginError",
@@ -69,6 +71,14 @@ class ModelError(DsparkOpsError, ValueError):
 
 class EvidenceError(DsparkOpsError):
     """Evidence that a kernel would claim cannot be produced here, so it is refused."""
+
+
+class LockError(DsparkOpsError):
+    """A lock file is damaged, belongs to another environment, or does not describe what would run here."""
+
+
+class LockWarning(UserWarning):
+    """A lock file does not describe this environment in every point, and ``policy.lock = "prefer"`` lets it pass."""
 
 
 class SelectionWarning(UserWarning):

@@ -29,6 +29,10 @@ class ReasonCode(str, Enum):
     PART = "PART"
     PREDICATE_RAISED = "PREDICATE_RAISED"
     UNAVAILABLE = "UNAVAILABLE"
+    EVIDENCE = "EVIDENCE"
+    KNOWN_BAD = "KNOWN_BAD"
+    QUARANTINED = "QUARANTINED"
+    COSELECT = "COSELECT"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from dspark_ops.errors import BindingError, DsparkOpsError, EvidenceError, PluginError, SelectionError
+from dspark_ops.errors import BindingError, DsparkOpsError, EvidenceError, LockError, PluginError, SelectionError
 
 __all__ = ["main"]
 
 FINDING = 1
 MISUSE = 2
+#: What speaks of the state of an installation; other errors speak of the words that were given.
+_FINDINGS = (SelectionError, PluginError, BindingError, EvidenceError, LockError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return done.code if isinstance(done.code, int) else MISUSE if done.code else 0
         except DsparkOpsError as error:
             sys.stderr.write(f"dspark-ops: {str(error).rstrip()}\n")
-            return FINDING if isinstance(error, SelectionError | PluginError | BindingError | EvidenceError) else MISUSE
+            return FINDING if isinstance(error, _FINDINGS) else MISUSE
     return 0
 
 

@@ -25,7 +25,7 @@ from dspark_ops.cli._options import (
 from dspark_ops.cli._plan import made_plan
 from dspark_ops.cli._show import console, print_json, table
 from dspark_ops.errors import ConfigError
-from dspark_ops.selection.explain import change, device_text, facts_text, settings_in_force
+from dspark_ops.selection.explain import change, device_text, facts_text, settings_in_force, why_first
 from dspark_ops.selection.plan import Choice, Plan, Refusal, Selection
 from dspark_ops.suggest import did_you_mean
 
@@ -109,11 +109,15 @@ def _print(made: Plan, selections: tuple[Selection, ...], settings: list[str]) -
 
 
 def _print_choice(out: Console, choice: Choice) -> None:
-    tie = f" (before {choice.tie} by its name only)" if choice.tie else ""
-    out.print(f"\nrows {choice.rows}: [bold green]{escape(choice.kernel.id)}[/bold green]{escape(tie)}")
+    why = why_first(choice)
+    out.print(f"\nrows {choice.rows}: [bold green]{escape(choice.kernel.id)}[/bold green]{escape(why)}")
     columns = _COLUMNS if choice.refused else _COLUMNS[:5]
     rows = [row[: len(columns)] for row in _candidates(choice)]
     out.print(table("", columns, rows, whole=("candidate", "class", "verdict")))
+    everyone = [choice.kernel, *choice.standby, *(item.candidate for item in choice.refused)]
+    for candidate in everyone:
+        if candidate.origin:
+            out.print(f"record of {candidate.id}: {candidate.origin}", markup=False, soft_wrap=True)
     if choice.parts:
         tree = Tree(escape(choice.kernel.id))
         _grow(tree, choice)

@@ -37,14 +37,12 @@ class Environment:
         tree: the settings that they set, as nested tables.
         origins: dotted leaf name to the variable that set it.
         config: configuration file, or None.
-        lock: lock file, or None.
         log: log level, or None.
     """
 
     tree: Mapping[str, Any]
     origins: Mapping[str, str]
     config: str | None = None
-    lock: str | None = None
     log: str | None = None
 
 
@@ -74,11 +72,14 @@ def read_environment(environ: Mapping[str, str], faults: list[Fault]) -> Environ
     if plugins is not None:
         tree["plugins"] = {"allow": plugins}
         origins["plugins.allow"] = f"environment {PREFIX}PLUGINS"
+    lock = given.get(PREFIX + "LOCK")
+    if lock is not None:
+        tree["files"] = {"lock": lock}
+        origins["files.lock"] = f"environment {PREFIX}LOCK"
     return Environment(
         tree=tree,
         origins=origins,
         config=given.get(PREFIX + "CONFIG"),
-        lock=given.get(PREFIX + "LOCK"),
         log=_one_of(given, "LOG", LOG_LEVELS, faults),
     )
 

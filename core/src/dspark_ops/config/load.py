@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dspark_ops.api.kernel import RankClass
-from dspark_ops.config.environment import PREFIX, read_environment
+from dspark_ops.api.kernel import Evidence, RankClass
+from dspark_ops.config.environment import read_environment
 from dspark_ops.config.fault import Fault, raise_faults
 from dspark_ops.config.source import Source, source_from_file, source_from_mapping, source_from_pyproject
 from dspark_ops.errors import ConfigError
-from dspark_ops.selection.settings import OperatorSettings, Policy, Settings
+from dspark_ops.selection.settings import Files, OperatorSettings, Policy, Settings
 
 __all__ = ["Config", "Configuration", "load_configuration", "load_settings"]
 
@@ -31,13 +30,11 @@ class Configuration:
 
     Attributes:
         settings: what decides a plan.
-        lock: the lock file that ``DSPARK_OPS_LOCK`` names, or None.
         log: the log level that ``DSPARK_OPS_LOG`` names, or None.
         sources: labels of the sources that were read, strongest first.
     """
 
     settings: Settings
-    lock: str | None = None
     log: str | None = None
     sources: tuple[str, ...] = ()
 
@@ -93,15 +90,8 @@ def load_configuration(
     for source in found:
         faults.extend(source.faults())
     raise_faults(faults)
-    if environment.lock is not None:
-        # Who names a lock expects a comparison: silence would let a changed plan pass for a checked one.
-        warnings.warn(
-            f"{PREFIX}LOCK names {environment.lock!r}, but this version does not compare plans with a lock file",
-            stacklevel=3,
-        )
     return Configuration(
         settings=_settings(found),
-        lock=environment.lock,
         log=environment.log,
         sources=tuple(source.label for source in found),
     )
@@ -143,11 +133,15 @@ def _settings(sources: list[Source]) -> Settings:
     policy = {path[1]: value for path, value in values.items() if path[0] == "policy"}
     if "require_class" in policy:
         policy["require_class"] = RankClass(policy["require_class"])
+    if "evidence" in policy:
+        policy["evidence"] = Evidence(policy["evidence"])
     return Settings(
         policy=Policy(**policy),
         operators={name: OperatorSettings(**entry) for name, entry in sorted(operators.items())},
         allow=values.get(("plugins", "allow")),
         deny=values.get(("plugins", "deny"), ()),
         simulate=values.get(("device", "simulate")),
+        files=Files(**{path[1]: value for path, value in values.items() if path[0] == "files"}),
+        layouts={path[1]: value for path, value in sorted(values.items()) if path[0] == "layouts"},
         origins=dict(sorted(origins.items())),
     )

@@ -12,6 +12,7 @@ from dspark_ops.suggest import did_you_mean
 __all__ = ["Tree", "schema_faults"]
 
 RankName = Literal["fused", "portable", "composed", "reference"]
+EvidenceName = Literal["declared", "compiled", "interpreted", "conformant", "measured"]
 Path = tuple[str, ...]
 
 
@@ -25,6 +26,10 @@ class PolicyTable(_Table):
     fallback: Literal["fail", "warn", "allow"] | None = None
     require_class: RankName | None = None
     plugin_error: Literal["fail", "warn"] | None = None
+    lock: Literal["off", "prefer", "require"] | None = None
+    evidence: EvidenceName | None = None
+    smoke: Literal["off", "on"] | None = None
+    smoke_seconds: int | None = None
 
 
 class PluginsTable(_Table):
@@ -38,6 +43,15 @@ class DeviceTable(_Table):
     """``[device]``: what is planned for when no device is named."""
 
     simulate: str | None = None
+
+
+class FilesTable(_Table):
+    """``[files]``: what is read beside the configuration."""
+
+    lock: str | None = None
+    evidence: list[str] | None = None
+    known_bad: list[str] | None = None
+    measured: str | None = None
 
 
 class OperatorTable(_Table):
@@ -55,6 +69,8 @@ class Tree(_Table):
     policy: PolicyTable = PolicyTable()
     plugins: PluginsTable = PluginsTable()
     device: DeviceTable = DeviceTable()
+    files: FilesTable = FilesTable()
+    layouts: dict[str, list[str]] = {}
     ops: dict[str, OperatorTable] = {}
 
 
@@ -62,6 +78,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "policy": PolicyTable,
     "plugins": PluginsTable,
     "device": DeviceTable,
+    "files": FilesTable,
     "ops": OperatorTable,
 }
 _TYPES = {str: "text", bool: "a boolean", int: "a whole number", float: "a number", list: "a list", dict: "a table"}
@@ -91,7 +108,8 @@ def _fault(path: Path, entry: Mapping[str, Any]) -> tuple[Path, str, str, str, s
         choices = _choices(path)
         hint = did_you_mean(value, choices) if isinstance(value, str) else ""
         return path, f"wrong value of {name}", " or ".join(choices), _shown(value), hint
-    wanted = {"string_type": "text", "list_type": "a list of texts"}.get(entry["type"], "a table")
+    kinds = {"string_type": "text", "list_type": "a list of texts", "int_type": "a whole number"}
+    wanted = kinds.get(entry["type"], "a table")
     return path, f"wrong type of {name}", wanted, _shown(value), ""
 
 

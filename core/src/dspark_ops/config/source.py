@@ -15,6 +15,7 @@ from dspark_ops.config.fault import Fault
 from dspark_ops.config.names import KERNEL_ID, PLUGIN_NAME, is_kernel_glob
 from dspark_ops.config.schema import schema_faults
 from dspark_ops.config.toml_lines import lines_of
+from dspark_ops.contracts.shared_layouts import SHARED_LAYOUTS
 from dspark_ops.errors import DeviceError
 from dspark_ops.selection.catalogue import simulated_device
 from dspark_ops.suggest import did_you_mean
@@ -156,6 +157,7 @@ def _name_faults(tree: Mapping[str, Any]) -> Iterator[tuple[_Path, str, str, str
             simulated_device(simulate)
         except DeviceError as error:
             yield ("device", "simulate"), "unknown device", "a device of the catalogue", repr(simulate), f": {error}"
+    yield from _layout_faults(_table(tree, "layouts"))
     known = contracts.names()
     for operator, entry in _table(tree, "ops").items():
         if operator not in known:
@@ -163,6 +165,21 @@ def _name_faults(tree: Mapping[str, Any]) -> Iterator[tuple[_Path, str, str, str
             yield ("ops", operator), "unknown operator", "the name of an operator", repr(operator), hint
         if isinstance(entry, Mapping):
             yield from _kernel_faults(operator, entry, known)
+
+
+def _layout_faults(layouts: Mapping[str, Any]) -> Iterator[tuple[_Path, str, str, str, str]]:
+    for name, tokens in layouts.items():
+        group = SHARED_LAYOUTS.get(name)
+        if group is None:
+            wanted = " or ".join(SHARED_LAYOUTS)
+            yield ("layouts", name), "unknown shared layout", wanted, repr(name), did_you_mean(name, SHARED_LAYOUTS)
+            continue
+        if tokens == []:
+            yield ("layouts", name), "no layout", "the layouts that the caller can make", "[]", ""
+        for token in _texts(tokens):
+            if token not in group.tokens:
+                wanted, hint = " or ".join(group.tokens), did_you_mean(token, group.tokens)
+                yield ("layouts", name), f"unknown layout of {name}", wanted, repr(token), hint
 
 
 def _kernel_faults(

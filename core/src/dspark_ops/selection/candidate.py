@@ -23,6 +23,7 @@ class Candidate:
         evidence: the highest level it has reached on the plan's architecture.
         target: ``module:attribute`` of the callable; empty for core's own, which the contract holds.
         prepare: ``module:attribute`` of its preparation, or empty.
+        origin: the record behind the evidence; empty where it is what the manifest states.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Candidate:
     evidence: Evidence
     target: str = ""
     prepare: str = ""
+    origin: str = ""
 
 
 def kernel_candidate(registered: RegisteredKernel, arch: str) -> Candidate:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
+from typing import Protocol
 
 from dspark_ops.api.kernel import Traits
 from dspark_ops.api.reason import Eligible, Ineligible, Reason, ReasonCode, Verdict
@@ -24,6 +25,16 @@ from dspark_ops.selection.registry import RegisteredKernel
 from dspark_ops.selection.requirements import PackageCheck, requirement_reasons
 from dspark_ops.selection.rows import rows_text
 from dspark_ops.selection.settings import Settings
+
+
+class Known(Protocol):
+    """What `dspark_ops.selection.knowledge` knows of single kernels."""
+
+    def proved(self, candidate: Candidate) -> Candidate:
+        """Return the candidate with the evidence that records give it."""
+
+    def refusals(self, candidate: Candidate, device: Device) -> Iterable[Reason]:
+        """Return why it may not serve whatever it claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +112,20 @@ def counts_in(rows: Sequence[int], mask: int) -> tuple[int, ...]:
     return tuple(count for index, count in enumerate(rows) if mask >> index & 1)
 
 
-def evaluate(registered: RegisteredKernel, question: Question, device: Device, packages: PackageCheck) -> Evaluation:
-    """Return a kernel's findings: requirements, semantics, region and settings, all of them."""
+def evaluate(
+    registered: RegisteredKernel,
+    question: Question,
+    device: Device,
+    packages: PackageCheck,
+    known: Known | None = None,
+) -> Evaluation:
+    """Return a kernel's findings: requirements, what is known of it, semantics, region and settings, all of them."""
     kernel = registered.kernel
     candidate = kernel_candidate(registered, device.arch.name)
     requirements = tuple(requirement_reasons(kernel, question.contract, device, packages))
+    if known is not None:
+        candidate = known.proved(candidate)
+        requirements = (*requirements, *known.refusals(candidate, device))
     region = [item for item in kernel.region if isinstance(item, Constraint)]  # Kernel has flattened its groups
     return evaluation(candidate, question, traits=kernel.traits, requirements=requirements, region=region)
 
@@ -154,6 +174,9 @@ def _settings_reasons(candidate: Candidate, question: Question) -> Iterator[Reas
         yield Reason(ReasonCode.NOT_LISTED, leaf, listed, candidate.id, f"add it to {leaf}", settings.origin(leaf))
     # A decomposition's parts are barred by their own policy, see OperatorPolicy.is_weaker.
     reason = question.policy.class_reason(operator, candidate)
+    if reason is not None:
+        yield reason
+    reason = question.policy.evidence_reason(candidate)
     if reason is not None:
         yield reason
 

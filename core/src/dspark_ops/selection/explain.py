@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dspark_ops.api.reason import Reason, ReasonCode
+from dspark_ops.contracts.shared_layouts import SHARED_LAYOUTS
 from dspark_ops.selection.candidate import Candidate
 from dspark_ops.selection.evaluate import Question, counts_in
 from dspark_ops.selection.plan import Choice, Plan, Refusal, Selection
@@ -32,7 +33,7 @@ def explain(plan: Plan, operator: str) -> str:
     for selection in selections:
         lines += ["", f"site {selection.site}  {facts_text(selection.problem)}"]
         for choice in selection.choices:
-            lines += _indent(2, [f"rows {choice.rows}: {choice.kernel.id}{_tie(choice)}", *_candidates(choice)])
+            lines += _indent(2, [f"rows {choice.rows}: {choice.kernel.id}{why_first(choice)}", *_candidates(choice)])
     lines += ["", "settings", *_indent(2, settings_in_force(plan, operator))]
     lines += ["plugins", *_indent(2, _plugins(plan))]
     lines.append(f"plan {plan.digest}")
@@ -99,6 +100,7 @@ def _candidates(choice: Choice) -> Iterator[str]:
         yield from _refusal(item, width)
     for number, (candidate, role) in enumerate(served, start=1):
         yield f"{number:>2} {'*' if number == 1 else ' '} {_candidate(candidate, width)}  {role}"
+        yield from _record(candidate)
         if number == 1:
             yield from _indent(5, [line for part in choice.parts for line in _part_lines(part)])
     for item in (item for item in choice.refused if not item.better):
@@ -107,10 +109,16 @@ def _candidates(choice: Choice) -> Iterator[str]:
 
 def _refusal(item: Refusal, width: int) -> Iterator[str]:
     yield f" -   {_candidate(item.candidate, width)}  refused"
+    yield from _record(item.candidate)
     for reason in item.reasons:
         origin = f"  ({reason.origin})" if reason.origin else ""
         yield f"       {reason.code.value:<16} {reason.field}: wanted {reason.wanted}, got {reason.got}{origin}"
     yield f"       to use it: {'; '.join(change(reason) for reason in item.reasons)}"
+
+
+def _record(candidate: Candidate) -> Iterator[str]:
+    if candidate.origin:
+        yield f"       record           {candidate.origin}"
 
 
 def change(reason: Reason) -> str:
@@ -140,12 +148,14 @@ def _short(item: Refusal) -> str:
     return f"{text} (and {more} more)" if more else text
 
 
-def _tie(choice: Choice) -> str:
+def why_first(choice: Choice) -> str:
+    """Return what put a bucket's kernel first, if it was neither the settings nor its class."""
+    if choice.origin:
+        return f"  (by {choice.origin})"
     return f"  (before {choice.tie} by its name only)" if choice.tie else ""
 
 
 def facts_text(problem: Problem) -> str:
-    """Return the facts of a problem on one line: tensors, then sizes, then options."""
     """Return the facts of a problem in one line: tensors, then axes and options."""
     tensors = []
     for name, dtype in sorted(problem.dtypes.items()):
@@ -170,6 +180,16 @@ def settings_in_force(plan: Plan, operator: str) -> Iterator[str]:
     leaf, _, origin = policy.require_origin.partition(", ")
     yield f"{leaf} = {require}  ({origin})"
     yield f"policy.fallback = {policy.fallback}  ({policy.fallback_origin})"
+    if settings.policy.evidence:
+        yield f"policy.evidence = {settings.policy.evidence.value}  ({settings.origin('policy.evidence')})"
+    if settings.policy.lock:
+        yield f"policy.lock = {settings.policy.lock}  ({settings.origin('policy.lock')})"
+    if settings.files.lock:
+        yield f"files.lock = {settings.files.lock}  ({settings.origin('files.lock')})"
+    for group, token in plan.layouts.items():
+        if any(sharer.operator == operator for sharer in SHARED_LAYOUTS[group].sharers):
+            admitted = ", ".join(settings.layouts[group])
+            yield f"layouts.{group} = {admitted}  ({settings.origin(f'layouts.{group}')}); the plan chose {token}"
 
 
 def _plugins(plan: Plan) -> Iterator[str]:
@@ -181,7 +201,6 @@ def _plugins(plan: Plan) -> Iterator[str]:
 
 
 def device_text(plan: Plan) -> str:
-    """Return the architecture and the name of a plan's device."""
     """Return a plan's device in words."""
     kind = ", simulated" if plan.device.simulated else ""
     return f"{plan.device.arch.name} ({plan.device.name}{kind})"

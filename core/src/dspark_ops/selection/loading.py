@@ -89,8 +89,22 @@ def load_plugin(found: FoundPlugin) -> LoadedPlugin | PluginFailure:
         api=manifest.api,
         kernels=len(manifest.kernels),
         docs=manifest.docs,
+        modules=_modules(found.entry_point.value, manifest),
     )
     return LoadedPlugin(record, manifest)
+
+
+def _modules(entry_point: str, manifest: Manifest) -> tuple[str, ...]:
+    """Return the top-level modules of a plugin's own code: packages that its kernels need are not its own."""
+    own = {_top(entry_point)}
+    for kernel in manifest.kernels:
+        needed = {_top(package.module) for package in kernel.packages}
+        own.update({_top(kernel.target), _top(kernel.prepare or kernel.target)} - needed)
+    return tuple(sorted(own))
+
+
+def _top(target: str) -> str:
+    return target.partition(":")[0].partition(".")[0]
 
 
 def cause_line(error: BaseException) -> str:

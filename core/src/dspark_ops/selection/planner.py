@@ -12,13 +12,15 @@ from dspark_ops.contracts.contract import Contract
 from dspark_ops.contracts.model_shapes import ModelShapes
 from dspark_ops.errors import ConfigError, SelectionError
 from dspark_ops.selection.candidate import CORE, Candidate, composed_candidate, reference_candidate
+from dspark_ops.selection.coselect import Agreement, Results, co_select
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.evaluate import Evaluation, Finding, Question, counts_in, evaluate, evaluation
 from dspark_ops.selection.explain import nothing_serves
+from dspark_ops.selection.knowledge import NOTHING, Knowledge
 from dspark_ops.selection.plan import Choice, Plan, Refusal, Selection
 from dspark_ops.selection.policy import operator_policy
 from dspark_ops.selection.problem import Problem, part_problem, part_rows
-from dspark_ops.selection.rank import preference, rank
+from dspark_ops.selection.rank import NO_STANDING, Standing, preference, rank
 from dspark_ops.selection.registry import Registry
 from dspark_ops.selection.requirements import PackageCheck
 from dspark_ops.selection.rows import rows_text
@@ -49,6 +51,7 @@ def make_plan(
     contracts: Mapping[str, Contract],
     operators: Sequence[str] | None = None,
     packages: PackageCheck,
+    knowledge: Knowledge = NOTHING,
 ) -> Plan:
     """Return the plan for every operator that the model has a place for.
 
@@ -61,21 +64,22 @@ def make_plan(
         contracts: every contract by name; fused operators look up their parts here.
         operators: names to plan; None plans all.
         packages: returns why a package is not usable, or None.
+        knowledge: evidence, known faults, quarantined kernels, the lock's choices and measured times.
 
     Raises:
         SelectionError: a pinned kernel does not exist or may not serve, or nothing may serve an operator. The text has
             every candidate's reasons and every plugin that failed to load.
         ConfigError: the settings speak of an operator that does not exist.
     """
-    planning = _Planning(device, shapes, settings, registry, contracts, packages)
+    planning = _Planning(device, shapes, settings, registry, contracts, packages, knowledge)
     planning.check_settings()
+    if settings.layouts:
+        planning = planning.agreed(rows)
     selections: list[Selection] = []
     unserved: list[str] = []
     for name in sorted(contracts if operators is None else {*operators}):
         contract = contracts[name]
-        for site in contract.sites(shapes):
-            question = planning.question(contract, Problem.at(contract, site), rows)
-            outcomes = planning.outcomes(question)
+        for question, outcomes in planning.of(contract, rows):
             for item in outcomes:
                 if item.choice is None:
                     unserved.append(nothing_serves(question, item.mask, item.refused, item.eligible))
@@ -88,6 +92,7 @@ def make_plan(
         model=shapes.name,
         rows=rows_text(rows),
         settings=settings,
+        layouts=planning.agreement.layouts,
         selections=tuple(selections),
         plugins=registry.plugins,
         # Tracebacks belong to the machine and stay with the registry; the cause is kept.
@@ -105,6 +110,8 @@ class _Planning:
     registry: Registry
     contracts: Mapping[str, Contract]
     packages: PackageCheck
+    knowledge: Knowledge = NOTHING
+    agreement: Agreement = field(default_factory=Agreement)
     package_reasons: dict[Package, Reason | None] = field(default_factory=dict)
     known: dict[tuple[Any, ...], tuple[Outcome, ...]] = field(default_factory=dict)
 
@@ -130,8 +137,25 @@ class _Planning:
         """Return one line per plugin that failed to load: what is missing may be what was wanted."""
         return [str(failure) for failure in self.registry.failures]
 
+    def agreed(self, rows: tuple[int, ...]) -> _Planning:
+        """Return the planning in which operators that share a layout have agreed on one."""
+
+        def attempt(agreement: Agreement, names: Sequence[str]) -> Results:
+            trial = replace(self, agreement=agreement, known={})
+            return {name: list(trial.of(self.contracts[name], rows)) for name in names}
+
+        agreement = co_select(self.settings, self.contracts, self.knowledge.layouts, attempt)
+        return replace(self, agreement=agreement, known={})
+
+    def of(self, contract: Contract, rows: tuple[int, ...]) -> Iterator[tuple[Question, tuple[Outcome, ...]]]:
+        """Yield what is asked of an operator at each of its places, with the outcomes."""
+        for site in contract.sites(self.shapes):
+            question = self.question(contract, Problem.at(contract, site), rows)
+            yield question, self.outcomes(question)
+
     def question(self, contract: Contract, problem: Problem, rows: tuple[int, ...]) -> Question:
         """Return what is asked of an operator at a place."""
+        problem = self.agreement.applied(contract, problem)
         policy = operator_policy(self.settings, self.device, contract.name, small=contract.small)
         return Question(contract, problem, rows, self.settings, policy)
 
@@ -150,15 +174,20 @@ class _Planning:
 
     def _decide(self, question: Question) -> Iterator[Outcome]:
         name, arch = question.contract.name, self.device.arch.name
-        evaluations = [evaluate(item, question, self.device, self.check_package) for item in self.registry.of(name)]
+        known = None if self.knowledge is NOTHING else self.knowledge
+        evaluations = [
+            self.agreement.judged(name, evaluate(item, question, self.device, self.check_package, known), question)
+            for item in self.registry.of(name)
+        ]
         evaluations.append(evaluation(reference_candidate(name, arch), question, traits=_CORE_TRAITS))
         parts, findings = self._parts(question)
         if question.contract.decomposition:
             levels = [item.choice.kernel.evidence for part in parts for item in part.outcomes if item.choice]
             candidate = composed_candidate(name, levels)
             evaluations.append(evaluation(candidate, question, traits=_CORE_TRAITS, parts=findings))
-        ranked = rank(evaluations, self.settings.of(name))
-        for block in _partition(question.everywhere, {item.refused for item in ranked}):
+        ranked = rank(evaluations, self.settings.of(name), question.policy)
+        masks = {item.refused for item in ranked} | self.knowledge.masks((name, question.problem.place), question.rows)
+        for block in _partition(question.everywhere, masks):
             outcome = self._choose(question, ranked, block)
             if outcome.choice is None or outcome.choice.kernel.id != f"{CORE}/{name}/composed":
                 yield outcome
@@ -200,6 +229,9 @@ class _Planning:
         """Return the first eligible candidate of a block of row counts with one outcome, with all others beside it."""
         eligible: list[Candidate] = []
         refused: list[Refusal] = []
+        own, standing = self.settings.of(question.contract.name), self._standing(question, ranked, block)
+        if standing is not NO_STANDING:
+            ranked = rank(ranked, own, question.policy, standing)
         for item in ranked:
             verdict = item.verdict(question, block)
             if isinstance(verdict, Ineligible):
@@ -210,17 +242,26 @@ class _Planning:
         if not eligible or (pin is not None and eligible[0].id != pin):
             return Outcome(block, None, tuple(refused), tuple(eligible))
         chosen, *standby = eligible
-        own = self.settings.of(question.contract.name)
-        tied = standby and preference(standby[0], own) == preference(chosen, own)
+        policy = question.policy
+        tied = standby and preference(standby[0], own, policy, standing) == preference(chosen, own, policy, standing)
         choice = Choice(
             rows=rows_text(counts_in(question.rows, block)),
             kernel=chosen,
             standby=tuple(standby),
             refused=tuple(refused),
-            below=question.policy.is_weaker(chosen),
+            below=policy.is_weaker(chosen) or policy.unproven(chosen),
             tie=standby[0].id if tied else "",
+            origin=self.knowledge.origin_of(standing, chosen.id, pin),
         )
         return Outcome(block, choice, choice.refused, tuple(eligible))
+
+    def _standing(self, question: Question, ranked: Sequence[Evaluation], block: int) -> Standing:
+        """Return what the lock and measured times say of a block of row counts that they do not tell apart."""
+        if not self.knowledge.locked and not self.knowledge.times:
+            return NO_STANDING
+        kernels = [item.candidate.id for item in ranked if item.candidate.target and not item.refused & block]
+        count = counts_in(question.rows, block)[0]
+        return self.knowledge.standing((question.contract.name, question.problem.place), count, kernels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dspark_ops.api.kernel import RankClass
+from dspark_ops.api.kernel import Evidence, RankClass
 from dspark_ops.api.reason import Reason, ReasonCode
 from dspark_ops.selection.candidate import Candidate
 from dspark_ops.selection.device import Device
@@ -24,6 +24,8 @@ class OperatorPolicy:
         pin_origin: origin of `pin`.
         own_require: `require` was set for this operator by name.
         small: the contract says that torch operations are good enough.
+        evidence: the weakest recorded evidence on which a plugin's kernel may serve; None asks for none.
+        evidence_origin: origin of `evidence`.
     """
 
     require: RankClass | None
@@ -34,6 +36,30 @@ class OperatorPolicy:
     pin_origin: str
     own_require: bool
     small: bool
+    evidence: Evidence | None = None
+    evidence_origin: str = ""
+
+    def unproven(self, candidate: Candidate) -> bool:
+        """Whether a plugin's kernel has no record of the evidence that is asked for. Core's own candidates need none.
+
+        What a manifest states without a record does not count: the floor is there because statements can be wrong.
+        """
+        if self.evidence is None or not candidate.target:
+            return False
+        recorded = candidate.evidence.order if candidate.origin else 0
+        return recorded < self.evidence.order
+
+    def evidence_reason(self, candidate: Candidate) -> Reason | None:
+        """Return why a candidate's evidence bars it, or None. Only ``policy.fallback = "fail"`` bars, and no pin."""
+        if self.evidence is None or self.fallback != "fail" or candidate.id == self.pin or not self.unproven(candidate):
+            return None
+        source = f" ({candidate.origin})" if candidate.origin else " by its manifest, without a record"
+        got = candidate.evidence.value + source
+        return Reason(
+            ReasonCode.EVIDENCE, "evidence", f"a record of {self.evidence.value} or better", got,
+            hint="run  dspark-ops check --write FILE  on this device and name FILE in files.evidence",
+            origin=f"policy.evidence, {self.evidence_origin}; policy.fallback = fail, {self.fallback_origin}",
+        )  # fmt: skip
 
     def is_weaker(self, candidate: Candidate) -> bool:
         """Whether a candidate is of a weaker class than required.
@@ -88,4 +114,6 @@ def operator_policy(settings: Settings, device: Device, operator: str, *, small:
         pin_origin=settings.origin(f"ops.{operator}.pin"),
         own_require=own.require_class is not None,
         small=small,
+        evidence=policy.evidence,
+        evidence_origin=settings.origin("policy.evidence"),
     )

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from dspark_ops.selection.candidate import Candidate
 from dspark_ops.selection.evaluate import Evaluation, order_index
+from dspark_ops.selection.policy import OperatorPolicy
 from dspark_ops.selection.settings import OperatorSettings
 
 
-def rank(evaluations: Iterable[Evaluation], settings: OperatorSettings) -> tuple[Evaluation, ...]:
-    """Return evaluations, best first: the pinned one, then by the order list, by class, and by id."""
-    return tuple(sorted(evaluations, key=lambda item: (*preference(item.candidate, settings), item.candidate.id)))
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What puts candidates first at some row counts beside the configuration and their class.
+
+    Attributes:
+        locked: id of the lock's choice, or empty.
+        times: median microseconds by kernel id, of all kernels that may serve; empty if they are not all known.
+    """
+
+    locked: str = ""
+    times: Mapping[str, float] = field(default_factory=dict)
 
 
-def preference(candidate: Candidate, settings: OperatorSettings) -> tuple[int, int, int]:
+NO_STANDING = Standing()
+#: After every measured time; candidates without one, such as the reference, are ordered by class.
+_UNTIMED = float("inf")
+
+
+def rank(
+    evaluations: Iterable[Evaluation],
+    settings: OperatorSettings,
+    policy: OperatorPolicy | None = None,
+    standing: Standing = NO_STANDING,
+) -> tuple[Evaluation, ...]:
+    """Return evaluations, best first: see `preference`; candidates that are equal in all that are ordered by id."""
+
+    def key(item: Evaluation) -> tuple[object, ...]:
+        return *preference(item.candidate, settings, policy, standing), item.candidate.id
+
+    return tuple(sorted(evaluations, key=key))
+
+
+def preference(
+    candidate: Candidate,
+    settings: OperatorSettings,
+    policy: OperatorPolicy | None = None,
+    standing: Standing = NO_STANDING,
+) -> tuple[bool, bool, int, bool, float, int]:
     """Return all that puts one candidate before another but the id; candidates with equal values differ by name only.
 
-    Between the pin and the class belong, in this order: the choice of a lock file, a floor for evidence, and measured
-    times. They come into this tuple when plans read them.
+    In this order: the pin, the lock's choice, the order list, the floor for evidence (where one below it may serve at
+    all), the measured time, the class.
     """
-    return (candidate.id != settings.pin, order_index(candidate.id, settings.order), candidate.rank.order)
+    return (
+        candidate.id != settings.pin,
+        bool(standing.locked) and candidate.id != standing.locked,
+        order_index(candidate.id, settings.order),
+        policy is not None and policy.evidence is not None and policy.fallback != "fail" and policy.unproven(candidate),
+        standing.times.get(candidate.id, _UNTIMED),
+        candidate.rank.order,
+    )

@@ -18,6 +18,7 @@ class PluginRecord:
         api: the range of interface versions it declares.
         kernels: how many kernels it registered.
         docs: address of its documentation.
+        modules: top-level modules of its code: of its entry point and of its kernels' targets.
     """
 
     name: str
@@ -27,6 +28,7 @@ class PluginRecord:
     api: str
     kernels: int
     docs: str = ""
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dspark_ops.api.kernel import RankClass
+from dspark_ops.api.kernel import Evidence, RankClass
 
 BUILT_IN = "built-in"
 
@@ -36,11 +36,36 @@ class Policy:
         fallback: ``fail``, ``warn`` or ``allow``: what happens when an operator gets a class weaker than required.
         require_class: the weakest class that may serve an operator.
         plugin_error: ``fail`` or ``warn``: what a plugin that does not load means.
+        lock: ``off``, ``prefer`` or ``require``: what a lock file means. None: ``prefer`` if one is named, or ``off``.
+        evidence: the weakest recorded evidence on which a plugin's kernel may serve; None asks for none.
+        smoke: ``on`` or ``off``: whether binding runs every chosen kernel once in another process first.
+        smoke_seconds: how long one kernel may take there, its compilation included.
     """
 
     fallback: str | None = None
     require_class: RankClass | None = None
     plugin_error: str = "warn"
+    lock: str | None = None
+    evidence: Evidence | None = None
+    smoke: str = "off"
+    smoke_seconds: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files that planning reads beside the configuration. Their contents decide, their places do not.
+
+    Attributes:
+        lock: the lock file; None: ``dspark-ops.lock`` in the working directory, where the policy asks for one.
+        evidence: records that ``check``, the compile test and ``tune`` wrote.
+        known_bad: faults of kernels, beside those that core knows of.
+        measured: the table that ``tune`` wrote; read where a lock is written, never at a start.
+    """
+
+    lock: str | None = None
+    evidence: tuple[str, ...] = ()
+    known_bad: tuple[str, ...] = ()
+    measured: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +78,9 @@ class Settings:
         allow: names of plugins that may load; None allows all.
         deny: names of plugins that may not.
         simulate: catalogue name of the device to plan for when none is named; None plans for the probed one.
+        files: what else is read.
+        layouts: for a shared layout, such as ``kv_page``, the ones that the caller can make; the plan picks one for all
+            operators that share it. One that is not named here is what the model's sites say.
         origins: dotted leaf name, such as ``ops.argmax_rows.pin``, to where its value came from (``dspark-ops.toml:4``,
             ``environment DSPARK_OPS_PLUGINS``, ``argument``). A leaf that is absent here has its built-in value.
     """
@@ -62,6 +90,8 @@ class Settings:
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     simulate: str | None = None
+    files: Files = field(default_factory=Files)
+    layouts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, operator: str) -> OperatorSettings:

@@ -1,0 +1,107 @@
+"""Which source files a kernel or a plugin is made of, so that records and locks say what they speak of."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+
+from dspark_ops.errors import EvidenceError
+
+__all__ = ["kernel_sources", "package_digest", "source_digest"]
+
+
+def kernel_sources(target: str) -> tuple[str, ...]:
+    """Return the modules of its own package that a kernel's target imports, itself included, sorted by name.
+
+    Nothing is imported but the target's packages. Imports inside functions count too.
+
+    Args:
+        target: ``module:attribute`` as kernels name it.
+
+    Raises:
+        EvidenceError: the module is not installed.
+    """
+    first = target.partition(":")[0]
+    package = first.partition(".")[0]
+    found: dict[str, Path] = {}
+    waiting = [first]
+    while waiting:
+        name = waiting.pop()
+        path = None if name in found else _file(name)
+        if path is None:
+            continue
+        found[name] = path
+        waiting += [other for other in _imported(path) if other.partition(".")[0] == package]
+    if first not in found:
+        raise EvidenceError(f"{target}: there is no module {first} here; install the plugin that the kernel belongs to")
+    return tuple(sorted(found))
+
+
+def source_digest(target: str) -> str:
+    """Return ``sha256:...`` over the sources of a kernel: it changes if any module in `kernel_sources` does.
+
+    Raises:
+        EvidenceError: the module is not installed.
+    """
+    digest = hashlib.sha256()
+    for name in kernel_sources(target):
+        path = _file(name)
+        if path is not None:
+            digest.update(f"{name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
+    return f"sha256:{digest.hexdigest()}"
+
+
+def package_digest(modules: Iterable[str]) -> str:
+    """Return ``sha256:...`` over every file of some top-level modules, or an empty text where one is not found.
+
+    Nothing is imported. Byte code and hidden files do not count; data files do, since tile tables are such.
+    """
+    digest = hashlib.sha256()
+    for module in sorted(modules):
+        found = _top_level(module)
+        if found is None:
+            return ""
+        files = [found] if found.is_file() else sorted(path for path in found.rglob("*") if _counts(path, found))
+        for path in files:
+            name = path.name if path == found else path.relative_to(found).as_posix()
+            digest.update(f"{module}/{name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _top_level(module: str) -> Path | None:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # a module that some test put into sys.modules has no spec
+        return None
+    if spec is None:
+        return None
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    return Path(spec.origin) if spec.origin and Path(spec.origin).is_file() else None
+
+
+def _counts(path: Path, root: Path) -> bool:
+    parts = path.relative_to(root).parts
+    return path.is_file() and "__pycache__" not in parts and not any(part.startswith(".") for part in parts)
+
+
+def _file(name: str) -> Path | None:
+    """Return a module's source file; None for what is no module, such as a function that a module exports."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _imported(path: Path) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
