@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from dspark_ops import contracts
-from dspark_ops.api import Constraint, Evidence, Traits, axis, contiguous, dtype, family, unit_last_stride
+from dspark_ops.api import Constraint, Evidence, Traits, axis, contiguous, dtype, family, option, unit_last_stride
 
 ARGMAX = contracts.get("argmax_rows").reference
+GATE = contracts.get("moe_gate_topk").reference
 FINALIZE = contracts.get("accept_finalize").reference
 ARGMAX_REGION = (dtype("x", "float32", "bfloat16", "float16"), unit_last_stride("x"), axis("V").between(1, 2**20))
 
@@ -119,6 +120,24 @@ def test_a_region_that_says_nothing_of_dtypes_or_of_odd_sizes_is_found_too_wide(
     cases = {failure.case.split(",")[0] for failure in planted.check("claims").failures()}
     assert "x = bfloat16 claimed by 'dtype of the contract'" in cases
     assert "V = 9 claimed by 'no constraint on V'" in cases
+
+
+def test_an_option_claimed_too_widely_is_found_though_the_smallest_cases_cannot_have_it(planted: Any) -> None:
+    """Twelve choices need more experts than the first thirty cases have."""
+
+    def ten_choices_at_most(
+        logits, bias, top_k, routed_scaling=1.5, renorm_eps=1e-20, pad_id=-1, num_valid=None, bias_alt=None,
+        input_ids=None, alt_token_id=-1, numerics="log1p",
+    ):  # fmt: skip
+        if top_k > 10:
+            raise ValueError("ten at most")
+        return GATE(logits, bias, top_k, routed_scaling, renorm_eps, pad_id, num_valid, bias_alt, input_ids,
+                    alt_token_id, numerics)  # fmt: skip
+
+    region = (option("numerics").is_("log1p"), option("top_k").one_of(2, 12))
+    planted.kernel("moe_gate_topk", ten_choices_at_most, region=region)
+    texts = planted.texts("claims")
+    assert any("top_k = 12" in text and "ten at most" in text for text in texts)
 
 
 def test_a_kernel_that_changes_an_input_is_found(planted: Any) -> None:

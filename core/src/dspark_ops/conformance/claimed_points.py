@@ -131,14 +131,20 @@ def _lies_at(subject: Subject, case: Case, constraint: Constraint, value: Any) -
 
 
 def _nearest(subject: Subject, templates: list[Case], constraint: Constraint, value: Any) -> list[Case]:
-    """Return cases in the order in which they should be tried: with rows, and for sizes the nearest first."""
+    """Return cases in the order in which they should be tried: with rows, and for sizes the nearest first.
+
+    The first of each combination of sizes comes before the others: what one cannot become, its like cannot either.
+    """
     axis = constraint.subjects()[:1]
+    sizes = [facts_of(subject.contract, case.inputs).axes for case in templates]
+    first = {tuple(axes.items()): place for place, axes in reversed(list(enumerate(sizes)))}
 
-    def distance(case: Case) -> tuple[bool, int]:
-        axes = facts_of(subject.contract, case.inputs).axes
-        return axes.get(subject.contract.rows, 0) == 0, abs(axes.get(axis[0], 0) - value) if axis else 0
+    def order(place: int) -> tuple[bool, bool, int]:
+        axes = sizes[place]
+        without_rows = axes.get(subject.contract.rows, 0) == 0
+        return without_rows, first[tuple(axes.items())] != place, abs(axes.get(axis[0], 0) - value) if axis else 0
 
-    return sorted(templates, key=distance)
+    return [templates[place] for place in sorted(range(len(templates)), key=order)]
 
 
 def _size_with(subject: Subject, template: Case, constraint: Constraint, value: Any) -> int:

@@ -35,8 +35,9 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         b: as `a`.
         c: as `a`.
     """
-    product, addend = torch.broadcast_tensors(a.double() * b.double(), c.double())
+    product, addend = a.double() * b.double(), c.double()
     total = product + addend
+    product, addend = product.expand_as(total), addend.expand_as(total)
     # Products with bfloat16 values leave room: mostly float64 holds every sum, and one rounding is left. It takes both
     # differences to tell, for only the one with the larger operand is exact. Other devices would wait for the answer.
     held = total.device.type == "cpu" and torch.equal(total - product, addend) and torch.equal(total - addend, product)
