@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
-from dspark_ops_triton.blocks import grid_product
+from dspark_ops_triton import paged_logits as portable_logits
+from dspark_ops_triton.blocks import grid_product, paged_logits
 from dspark_ops_triton.kernels_base import INTERPRETED
 from dspark_ops_triton.main_projection import TILES, tiles_of
 
@@ -46,3 +47,22 @@ def test_the_sum_of_the_parts_reads_16_bytes_at_a_time(arch: str) -> None:
     assert kernel.shared == 0
     wide = kernel.count(r"\bLDG\.E\.128|\b(global|buffer)_load_dwordx4")
     assert wide == kernel.count(r"\bLDG\.E|\b(global|buffer)_load") >= 4
+
+
+@pytest.mark.parametrize(("arch", "heads"), [*((arch, 32) for arch in ARCHES), ("sm_90", 64), ("gfx950", 64)])
+def test_logits_of_values_multiply_on_matrix_units_and_meet_no_local_memory(arch: str, heads: int) -> None:
+    tiles = portable_logits.AMD_TILES if arch.startswith("gfx") else portable_logits.TILES
+    pointers = {
+        "q": "*u8", "q_scale": "*u8", "kv": "*u8", "kv_scale": "*u8", "block_tables": "*i32", "weights": "*bf16",
+        "context_lens": "*i32", "out": "*fp32",
+    }  # fmt: skip
+    integers = ("next_n", "heads", "lanes_of_heads", "table_width", "columns")
+    kernel = compile_kernel(
+        paged_logits.logits_kernel, arch, {**pointers, **dict.fromkeys(integers, "i32"), "weight_scale": "fp32"},
+        paged_logits.launch_constants(tiles, heads), paged_logits.launch_options(tiles), (*pointers, "columns"),
+    )  # fmt: skip
+    assert kernel.spilled == 0
+    assert kernel.registers <= 128
+    assert kernel.shared <= 32768
+    assert kernel.count(ANY_MATRIX) > 0
+    assert kernel.count(r"\bLDG\.E\.128|\b(global|buffer)_load_dwordx4") >= 1, "16 bytes of a key's group at once"

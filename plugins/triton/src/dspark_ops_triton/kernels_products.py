@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dspark_ops.api import Kernel, RankClass, Traits, any_gpu, axis, contiguous, dtype
+from dspark_ops.api import Kernel, RankClass, Traits, any_gpu, axis, contiguous, dtype, elements, layout
 from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
 _MAIN_PROJECTION = Kernel(
@@ -30,4 +30,28 @@ _MAIN_PROJECTION = Kernel(
     "values; 6*K and 32*N bytes per row through scratch memory; 64-bit offsets",
 )
 
-KERNELS = (_MAIN_PROJECTION,)
+_PAGED_LOGITS = Kernel(
+    "paged_mqa_logits_fp4",
+    variant="page_values",
+    target="dspark_ops_triton.paged_logits:paged_mqa_logits_fp4",
+    prepare="dspark_ops_triton.paged_logits:prepare_paged_mqa_logits_fp4",
+    arch=any_gpu(),
+    region=[
+        contiguous("q", "q_scale", "kv", "kv_scale", "block_tables", "weights", "context_lens"),
+        dtype("weights", "bfloat16"),
+        layout("kv", "index_k_split"),
+        layout("kv_scale", "index_k_split"),
+        axis("H").between(16, 128),
+        axis("H").multiple_of(16),
+        # A query row is a program of the grid's second dimension, which has 16 bits.
+        elements("B*N", 2**16),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True, batch_invariant=True),
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch, one program per query row and page of 64 keys; 68 bytes per key and row; no work list; "
+    "64-bit offsets",
+)
+
+KERNELS = (_MAIN_PROJECTION, _PAGED_LOGITS)

@@ -144,6 +144,15 @@ def e2m1_code_without_minus_zero(value):
 
 
 @triton.jit
+def e2m1_value(code):
+    """Return the float32 values of e2m1 codes 0 to 15, int32; code 8 is -0.0.
+
+    As the upper bits of a float32, a code is its value times 2**-126, subnormal ones included.
+    """
+    return (((code & 7) << 22) | ((code & 8) << 28)).to(tl.float32, bitcast=True) * 2.0**126
+
+
+@triton.jit
 def fp4_grid_ue8m0_scale(groups):
     """Return float32 groups [n, lanes] rounded to the fp4 grid, with a power-of-two scale per group (N8.4, stage 1).
 

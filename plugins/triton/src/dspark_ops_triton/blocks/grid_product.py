@@ -124,7 +124,7 @@ def sum_parts_kernel(parts, out, eights, SPLITS: tl.constexpr, SUMMED: tl.conste
 
 
 class GridProduct:
-    """A product cut by a table of `Tiles`, by rising numbers of rows, with the memory through which its launches meet."""
+    """A product cut by a table of `Tiles`, by rising numbers of rows, with the memory in which its launches meet."""
 
     __slots__ = ("_scratch", "_tiles")
 
