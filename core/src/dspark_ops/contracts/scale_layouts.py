@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from dspark_ops._lazy import torch
+from dspark_ops.contracts.numerics import pow2ceil_byte, ue8m0_decode
 from dspark_ops.errors import ContractError
 from dspark_ops.suggest import did_you_mean
 
@@ -95,3 +97,29 @@ def scale_layout(name: str) -> ScaleLayout:
         wanted = ", ".join(SCALE_LAYOUTS)
         raise ContractError(f"unknown scale layout {name!r}: wanted one of {wanted}{did_you_mean(name, SCALE_LAYOUTS)}")
     return SCALE_LAYOUTS[name]
+
+
+def scale_bytes(scales: Tensor) -> Tensor:
+    """Return the bytes of scales that are powers of two, for kernels that keep nothing of a scale but its exponent.
+
+    Meant for weights, once, where they are loaded: the values are looked at on the host.
+
+    Args:
+        scales: float32 of any shape, each a power of two from 2**-127 to 2**127.
+
+    Returns:
+        uint8 of the same shape: byte b means 2**(b - 127).
+
+    Raises:
+        ContractError: a scale is anything else, with the place and value of the first one. Its mantissa would be lost,
+            or would reach the byte beside it.
+
+    Source: N0.3, O10.
+    """
+    found = torch.where(scales == 2.0**-127, 0, pow2ceil_byte(scales).clamp(max=254)).to(torch.uint8)
+    wrong = (ue8m0_decode(found) != scales).nonzero()
+    if len(wrong):
+        place = wrong[0].tolist()
+        got = scales[tuple(place)].item()
+        raise ContractError(f"scales{place}: wanted a power of two from 2**-127 to 2**127, got {got}")
+    return found
