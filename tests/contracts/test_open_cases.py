@@ -85,7 +85,7 @@ def test_scales_that_are_no_powers_of_two_are_refused_with_the_first_place_and_v
     scales: list[float], place: int, value: str
 ) -> None:
     """O10 b, c, d: a mantissa is neither dropped nor does it reach the byte beside it."""
-    with pytest.raises(ContractError, match=rf"scales\[{place}\]: wanted a power of two, .* got {value}"):
+    with pytest.raises(ContractError, match=rf"scales\[{place}\]: wanted a power of two from .*, got {value}"):
         scale_bytes(torch.tensor(scales))
 
 
