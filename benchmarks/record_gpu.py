@@ -2,11 +2,11 @@
 
     python benchmarks/record_gpu.py --out benchmarks/results/h200.json
 
-Compiling takes far longer than timing, so workers prepare all groups at once, each some operators: they make inputs,
-compile, check numbers and capture graphs. When all are ready they time one after the other, so that nothing else runs
-on the GPU. An operator that fails is recorded with the reason; one that breaks the GPU context costs its worker only,
-whose other operators start again elsewhere. What is not reached in time is recorded as such; a further call with
-``--missing`` goes on with it, and with what failed.
+Compiling takes far longer than timing, so workers prepare all groups at once: they make inputs, compile, check numbers
+and capture graphs, and take the next operator when they are done with one. When all are ready they time one after the
+other, so that nothing else runs on the GPU. An operator that fails is recorded with the reason; one that breaks the GPU
+context costs its worker only, whose other operators are taken by a new one. What is not reached in time is recorded as
+such; a further call with ``--missing`` goes on with it, and with what failed. The file is written after each worker.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +35,23 @@ METHOD = (
 )
 
 
+#: Seconds for which a group may go on after the time at which none is begun.
+GRACE = 20.0
+#: Operators whose peers take longest to compile: they are begun first.
+FIRST = (
+    "compress_c2", "k_norm_rope_store", "mla_sched_meta", "q_rope_store", "compress_c1", "silu_mul_clamp",
+    "sparse_mla_decode", "markov_block", "accept_sampled", "main_projection", "mhc_mix_sinkhorn",
+)  # fmt: skip
+
+
 @dataclass
 class Worker:
-    """A process with the operators that it prepares."""
+    """A process that prepares operators, one after the other."""
 
     number: int
-    ops: list[str]
     folder: Path
     process: subprocess.Popen[bytes]
     finished: bool = False
-    log: Path = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.log = self.file("log")
 
     def file(self, kind: str) -> Path:
         """Return the worker's file of a kind: ``at``, ``ready``, ``go``, ``json`` or ``log``."""
@@ -61,6 +67,11 @@ class Worker:
         """Whether its process has ended."""
         return self.process.poll() is not None
 
+    def why(self) -> str:
+        """Return how its process ended."""
+        tail = self.file("log").read_text(errors="replace").strip().splitlines()[-3:]
+        return f"the worker ended with exit code {self.process.returncode}: {' | '.join(tail)[:600]}"
+
 
 def main() -> None:
     options = _options()
@@ -73,15 +84,15 @@ def main() -> None:
     rows = [int(text) for text in options.rows.split(",")]
     ops = [op for op in _operators(options) if any((op, count) not in done for count in rows)]
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        groups, facts = _run_all(options, folder, ops, begin)
-    fresh = {(one["op"], one["rows"]) for one in groups}
-    kept = [one for one in known["groups"] if (one["op"], one["rows"]) not in fresh]
-    merged = sorted([*kept, *groups], key=lambda one: (one["op"], one["rows"]))
-    report = {"what": METHOD, "model": MODEL, **facts, "rounds": options.rounds, "groups": merged}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    _summary(groups)
+        folder = options.logs or Path(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        facts: dict[str, Any] = {}
+        groups: list[dict[str, Any]] = []
+        for more, facts in _run_all(options, folder, ops, rows):
+            groups += more
+            _write(options, known, groups, facts)
+    for line in _lines(sorted(groups, key=lambda one: (one["op"], one["rows"]))):
+        print(line)
     print(f"{len(groups)} groups in {time.monotonic() - begin:.0f} s", flush=True)
 
 
@@ -92,10 +103,11 @@ def _options() -> Any:
     parser.add_argument("--rows", default=",".join(map(str, ROWS)), help="row counts, in the order of preparation")
     parser.add_argument("--vs", default="torch,compile,sglang,flashmla", help="peers, with commas between")
     parser.add_argument("--compile-rows", default="6,48", help="row counts at which torch.compile takes part")
-    parser.add_argument("--workers", type=int, default=max(1, min(14, (os.cpu_count() or 2) - 2)))
+    parser.add_argument("--workers", type=int, default=max(1, min(15, (os.cpu_count() or 2) - 1)))
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--prepare-seconds", type=float, default=180.0, help="no group is begun after this")
     parser.add_argument("--missing", action="store_true", help="go on with what the file lacks or has as failed")
+    parser.add_argument("--logs", type=Path, help="folder that keeps the workers' logs")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
@@ -109,43 +121,53 @@ def _operators(options: Any) -> list[str]:
     from dspark_ops.bench.micro import Bench
     from dspark_ops.selection.settings import Settings
 
-    return list(Bench(dspark_ops.probe(), MODEL, Settings()).operators())
+    found = Bench(dspark_ops.probe(), MODEL, Settings()).operators()
+    return [*(name for name in FIRST if name in found), *(name for name in found if name not in FIRST)]
 
 
-def _run_all(options: Any, folder: Path, ops: list[str], begin: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the records of all groups, and the facts of the machine with its floor."""
-    until = time.time() + options.prepare_seconds
-    count = max(1, min(options.workers, len(ops)))
-    workers = [_start(options, folder, number, ops[number::count], until) for number in range(count)]
-    broken: list[dict[str, Any]] = []
-    facts: dict[str, Any] = {}
-    while any(not worker.waiting and not worker.finished for worker in workers):
-        for worker in [one for one in workers if one.dead and not one.finished and not one.waiting]:
-            worker.finished = True
-            culprit, rest = _after_death(worker)
-            broken.append(culprit)
-            if rest and time.time() < until:
-                workers.append(_start(options, folder, len(workers), rest, until))
-        time.sleep(POLL)
-    print(f"prepared after {time.monotonic() - begin:.0f} s", flush=True)
-    if ops:
-        facts = _machine()
-    groups = list(broken)
-    for worker in workers:
-        if not worker.finished:
-            worker.file("go").touch()
-            worker.process.wait()
-            groups += _results(worker)
+def _write(options: Any, known: dict[str, Any], groups: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+    fresh = {(one["op"], one["rows"]) for one in groups}
+    kept = [one for one in known["groups"] if (one["op"], one["rows"]) not in fresh]
+    merged = sorted([*kept, *groups], key=lambda one: (one["op"], one["rows"]))
+    report = {"what": METHOD, "model": MODEL, **facts, "rounds": options.rounds, "groups": merged}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def _run_all(
+    options: Any, folder: Path, ops: list[str], rows: list[int]
+) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
+    """Yield the records of groups as they come, with the facts of the machine and its floor."""
     from dspark_ops.bench.floors import MachineFloor
     from dspark_ops.bench.micro import add_floor
 
-    if facts:
-        measured = facts["floor"]
-        floor = MachineFloor(
-            measured["copy_bytes_per_second"], measured["empty_launch_us"], measured["dependent_load_us"]
-        )
-        groups = [add_floor(one, floor) for one in groups]
-    return groups, facts
+    if not ops:
+        return
+    begin = time.time()
+    until = begin + options.prepare_seconds
+    workers = [_start(options, folder, number, ops, until) for number in range(min(options.workers, len(ops)))]
+    groups: list[dict[str, Any]] = []
+    while any(not worker.waiting and not worker.finished for worker in workers):
+        for worker in [one for one in workers if one.dead and not one.finished and not one.waiting]:
+            worker.finished = True
+            groups.append(_after_death(worker, folder))
+            if time.time() < until:
+                workers.append(_start(options, folder, len(workers), ops, until))
+        time.sleep(POLL)
+    print(f"prepared after {time.time() - begin:.0f} s", flush=True)
+    facts = _machine()
+    measured = facts["floor"]
+    floor = MachineFloor(measured["copy_bytes_per_second"], measured["empty_launch_us"], measured["dependent_load_us"])
+    yield groups, facts
+    seen = {one["op"] for one in groups}
+    for worker in (one for one in workers if not one.finished):
+        worker.file("go").touch()
+        worker.process.wait()
+        found = _results(worker, folder)
+        seen |= {one["op"] for one in found}
+        yield [add_floor(one, floor) for one in found], facts
+    late = [_failed(name, count, "not reached in the time given") for name in ops if name not in seen for count in rows]
+    yield late, facts
 
 
 def _start(options: Any, folder: Path, number: int, ops: list[str], until: float) -> Worker:
@@ -154,31 +176,33 @@ def _start(options: Any, folder: Path, number: int, ops: list[str], until: float
         "--vs", options.vs, "--compile-rows", options.compile_rows, "--rounds", str(options.rounds),
         "--worker", str(number), "--folder", str(folder), "--until", str(until),
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "1"}
     with (folder / f"{number}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    return Worker(number, ops, folder, process)
+    return Worker(number, folder, process)
 
 
-def _after_death(worker: Worker) -> tuple[dict[str, Any], list[str]]:
-    """Return the record of the operator at which a worker died, and the operators that it had left."""
+def _failed(operator: str, rows: int, why: str) -> dict[str, Any]:
+    return {"op": operator, "rows": rows, "arms": {}, "unfit": {}, "failed": why}
+
+
+def _after_death(worker: Worker, folder: Path) -> dict[str, Any]:
+    """Return the record of the operator at which a worker died, and let the others that it had be taken again."""
     at = worker.file("at")
-    operator, rows = at.read_text().split() if at.exists() else (worker.ops[0], "0")
-    tail = worker.log.read_text(errors="replace").strip().splitlines()[-3:]
-    failed = f"the worker ended with exit code {worker.process.returncode} while preparing it: {' | '.join(tail)}"
-    record = {"op": operator, "rows": int(rows), "arms": {}, "unfit": {}, "failed": failed}
-    return record, [name for name in worker.ops if name != operator]
+    operator, rows = at.read_text().split() if at.exists() else ("(start of a worker)", "0")
+    for claim in folder.glob("*.claim"):
+        if claim.read_text() == str(worker.number) and claim.stem != operator:
+            claim.unlink()
+    return _failed(operator, int(rows), worker.why())
 
 
-def _results(worker: Worker) -> list[dict[str, Any]]:
+def _results(worker: Worker, folder: Path) -> list[dict[str, Any]]:
     path = worker.file("json")
     groups = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     if worker.process.returncode:
-        tail = worker.log.read_text(errors="replace").strip().splitlines()[-3:]
-        for name in worker.ops:
-            if not any(one["op"] == name for one in groups):
-                failed = f"the worker ended with exit code {worker.process.returncode}: {' | '.join(tail)}"
-                groups.append({"op": name, "rows": 0, "arms": {}, "unfit": {}, "failed": failed})
+        claimed = [claim.stem for claim in folder.glob("*.claim") if claim.read_text() == str(worker.number)]
+        lost = [name for name in claimed if not any(one["op"] == name for one in groups)]
+        groups += [_failed(name, 0, worker.why()) for name in lost]
     return groups
 
 
@@ -190,8 +214,17 @@ def _machine() -> dict[str, Any]:
     return {"machine": machine_facts(dspark_ops.probe()), "floor": measure_floor().to_json()}
 
 
+def _claimed(options: Any) -> Iterator[str]:
+    """Yield operators that no other worker has taken."""
+    for operator in options.ops.split(","):
+        with suppress(FileExistsError):
+            with (options.folder / f"{operator}.claim").open("x") as claim:
+                claim.write(str(options.worker))
+            yield operator
+
+
 def _work(options: Any) -> None:
-    """Prepare this worker's groups, wait for the turn, time them."""
+    """Prepare groups, wait for the turn, time them."""
     import torch
 
     from dspark_ops.bench.micro import Bench, require_gpu
@@ -201,22 +234,30 @@ def _work(options: Any) -> None:
     def file(kind: str) -> Path:
         return Path(options.folder / f"{options.worker}.{kind}")
 
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError("not ready in the time given")
+
     folder = Path(__file__).parent / "peers"
     peers = [load_peer(name, folder) for name in options.vs.split(",") if name]
     compiled = [int(text) for text in options.compile_rows.split(",") if text]
     bench = Bench(require_gpu(), MODEL, Settings(), peers, {"compile": compiled})
-    groups = []
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, options.until + GRACE - time.time()))
+    groups: list[Any] = []
     rows = [int(text) for text in options.rows.split(",")]
-    for count, operator in ((count, operator) for operator in options.ops.split(",") for count in rows):
+    for operator in _claimed(options):
+        for count in rows:
+            if time.time() > options.until:
+                groups.append(_failed(operator, count, "not reached in the time given"))
+                continue
+            file("at").write_text(f"{operator} {count}")
+            begin = time.monotonic()
+            groups.append(bench.group(operator, count))
+            torch.cuda.synchronize()  # where the GPU context is broken, this ends the worker at the right operator
+            print(f"{operator} {count}: {time.monotonic() - begin:.1f} s", flush=True)
         if time.time() > options.until:
-            failed = "not reached in the time given"
-            groups.append({"op": operator, "rows": count, "arms": {}, "unfit": {}, "failed": failed})
-            continue
-        file("at").write_text(f"{operator} {count}")
-        begin = time.monotonic()
-        groups.append(bench.group(operator, count))
-        torch.cuda.synchronize()  # where the GPU context is broken, this ends the worker at the right operator
-        print(f"{operator} {count}: {time.monotonic() - begin:.1f} s", flush=True)
+            break
+    signal.setitimer(signal.ITIMER_REAL, 0)
     file("ready").touch()
     while not file("go").exists():
         time.sleep(POLL)
@@ -225,11 +266,6 @@ def _work(options: Any) -> None:
             record = group if isinstance(group, dict) else group.timed(options.rounds)
             lines.write(json.dumps(record) + "\n")
             lines.flush()
-
-
-def _summary(groups: list[dict[str, Any]]) -> None:
-    for line in _lines(sorted(groups, key=lambda one: (one["op"], one["rows"]))):
-        print(line)
 
 
 def _lines(groups: list[dict[str, Any]]) -> Iterator[str]:

@@ -11,14 +11,33 @@ from dspark_ops.conformance.numbers import outputs_of, reference_outputs
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.contracts.exactness import Exactness, bitwise
 
-__all__ = ["called_once", "disagreement", "reference_on_cpu"]
+__all__ = ["Wanted", "called_once", "disagreement"]
 
 Outputs = Mapping[str, Any]
 
 
-def reference_on_cpu(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every output of the reference by name, computed on the CPU from copies of the inputs."""
-    return reference_outputs(contract, {name: _copied(value, "cpu") for name, value in inputs.items()})
+class Wanted:
+    """The outputs of a call's reference: computed where the inputs are, and on the CPU only where that is in doubt.
+
+    References accumulate in float64, so that a GPU gives their results too, and far sooner for large calls. The CPU's
+    count: an output that differs from the GPU's is compared with them before it is called wrong.
+    """
+
+    def __init__(self, contract: Contract, inputs: Mapping[str, Any]) -> None:
+        self._contract, self._inputs = contract, inputs
+        given = {name: _copied(value, None) for name, value in inputs.items()}
+        self.outputs = outputs_of(contract, contract.reference(**given), given)
+        self._on_cpu: dict[str, Any] | None = None
+
+    def disagreement(self, got: Outputs, accuracy: Mapping[str, Exactness] | None = None) -> str:
+        """Return how outputs differ from the reference's, see `disagreement`."""
+        wrong = disagreement(self._contract, self._inputs, got, self.outputs, accuracy)
+        if not wrong:
+            return ""
+        if self._on_cpu is None:
+            inputs = {name: _copied(value, "cpu") for name, value in self._inputs.items()}
+            self._on_cpu = reference_outputs(self._contract, inputs)
+        return disagreement(self._contract, self._inputs, got, self._on_cpu, accuracy)
 
 
 def called_once(

@@ -113,7 +113,7 @@ def time_cycle(bench: CycleBench, rounds: int, seed: int = 0) -> dict[str, Any]:
         "gemm_stubs": {"places": gaps, "us_each": bench.gap_us},
         "arms": {
             name: {
-                **spread(samples[name]).to_json(),
+                **spread(samples[name].values()).to_json(),
                 "launches": whole[name].launches,
                 "copies_and_fills": whole[name].other_nodes,
                 "plan": arms[name].plan.digest,
@@ -202,7 +202,7 @@ def _parts(arms: Mapping[str, _Arm], counts: Mapping[Step, int], rounds: int) ->
         samples = alternate(graphs, rounds)
         entry: dict[str, Any] = {"operator": step.operator, "site": step.site, "rows": step.rows, "calls": count}
         for name, graph in graphs.items():
-            found = spread(samples[name])
+            found = spread(samples[name].values())
             totals[name] += count * found.median
             launches = None if graph.launches is None else round(graph.launches / graph.calls, 3)
             kernel = _kernel(arms[name].plan, step)

@@ -73,7 +73,7 @@ def measure_floor() -> MachineFloor:
         "empty": CallGraph([lambda: torch.cuda._sleep(0)] * 64),
         "load": CallGraph([lambda: single.add_(1)] * 64),
     }
-    found = {name: spread(values).median for name, values in alternate(graphs, 15).items()}
+    found = {name: spread(values.values()).median for name, values in alternate(graphs, 15).items()}
     bandwidth = 2 * source.numel() / (found["copy"] * 1e-6)
     return MachineFloor(bandwidth, found["empty"], max(found["load"] - found["empty"], 0.0))
 

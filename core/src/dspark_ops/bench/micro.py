@@ -11,7 +11,7 @@ import dspark_ops
 from dspark_ops import contracts
 from dspark_ops._lazy import torch
 from dspark_ops.api.kernel import RankClass
-from dspark_ops.bench.agreement import called_once, disagreement, reference_on_cpu
+from dspark_ops.bench.agreement import Wanted, called_once
 from dspark_ops.bench.floors import MachineFloor, bytes_moved
 from dspark_ops.bench.inputs import Place, bench_inputs
 from dspark_ops.bench.peers import Adapter, Peer, UnfitError
@@ -114,7 +114,7 @@ class Group:
         samples = alternate(self.graphs, rounds) if self.graphs else {}
         for name, values in samples.items():
             arm = self.record["arms"][name]
-            arm |= spread(values).to_json()
+            arm |= spread(values.values()).to_json()
             if name != OWN and OWN in samples:
                 arm["own_is_faster"] = comparison(samples[OWN], values).to_json()
         return self.record
@@ -185,13 +185,13 @@ class Bench:
         count = min(_MOST_SETS, max(_LEAST_SETS, math.ceil(_CACHES * _cache_bytes() / max(size, 1))))
         sets = [first, *(bench_inputs(place) for _ in range(count - 1))]
         group.kept.append(sets)
-        wanted = reference_on_cpu(contract, first)
-        moved = bytes_moved(contract, first, {name: _moved(value) for name, value in wanted.items()})
+        wanted = Wanted(contract, first)
+        moved = bytes_moved(contract, first, wanted.outputs)
         record |= {"bytes": moved, "sets": count, "working_set_bytes": size * count}
         for arm in self._arms(record, contract, site, rows):
             try:
                 got = called_once(contract, arm.prepare, first, arm.outputs)
-                wrong = disagreement(contract, first, got, wanted, arm.adapter.accuracy if arm.adapter else None)
+                wrong = wanted.disagreement(got, arm.adapter.accuracy if arm.adapter else None)
                 if wrong:
                     raise EvidenceError(f"wrong numbers, so not timed: {wrong}")
                 graph = CallGraph([arm.prepare(inputs) for inputs in sets])
@@ -269,10 +269,6 @@ def _is_kernel(choice: Choice) -> bool:
 def _bytes(inputs: Mapping[str, Any]) -> int:
     tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
     return sum(value.numel() * value.element_size() for value in tensors)
-
-
-def _moved(value: Any) -> Any:
-    return value.cuda() if isinstance(value, torch.Tensor) else value
 
 
 def _cache_bytes() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,10 +14,14 @@ from dspark_ops.errors import EvidenceError
 __all__ = ["CallGraph", "Comparison", "Spread", "alternate", "comparison", "spread"]
 
 Call = Callable[[], Any]
+#: Microseconds per call by the number of the round.
+Samples = Mapping[int, float]
 
 #: Shortest span between two events, in microseconds: events tick in half microseconds.
 _SPAN_US: Final = 300.0
 _MOST_REPLAYS: Final = 64
+#: A graph that takes longer than this is timed less often.
+_LONG_US: Final = 2500.0
 _KERNEL_NODE: Final = 0
 
 
@@ -74,21 +78,22 @@ class Comparison:
         }
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Iterable[float]) -> Spread:
     """Return the spread of the microseconds of at least two rounds.
 
     Raises:
         ValueError: there are fewer.
     """
+    values = list(values)
     if len(values) < 2:
         raise ValueError(f"wanted at least two rounds, got {len(values)}")
     deciles = statistics.quantiles(values, n=10, method="inclusive")
     return Spread(statistics.median(values), deciles[0], deciles[-1], len(values))
 
 
-def comparison(own: Sequence[float], other: Sequence[float]) -> Comparison:
-    """Return how two arms compare that took turns: one value of each per round, in order."""
-    found = spread([b / a for a, b in zip(own, other, strict=True)])
+def comparison(own: Samples, other: Samples) -> Comparison:
+    """Return how two arms compare that took turns, over the rounds in which both did."""
+    found = spread([other[number] / own[number] for number in own if number in other])
     return Comparison(found.median, found.p10, found.p90)
 
 
@@ -101,6 +106,7 @@ class CallGraph:
 
     Attributes:
         calls: how many.
+        span_us: microseconds of one replay.
         launches: kernels of the graph, or None where the driver does not tell.
         other_nodes: copies and fills of the graph, or None.
 
@@ -130,8 +136,8 @@ class CallGraph:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.replays = 1
         self.run()
-        first = min(self.run() for _ in range(3)) * self.calls
-        self.replays = max(1, min(_MOST_REPLAYS, round(_SPAN_US / max(first, 1.0))))
+        self.span_us = min(self.run() for _ in range(2)) * self.calls
+        self.replays = max(1, min(_MOST_REPLAYS, round(_SPAN_US / max(self.span_us, 1.0))))
 
     def run(self) -> float:
         """Return the microseconds per call of one round: `replays` replays between two events."""
@@ -143,13 +149,18 @@ class CallGraph:
         return float(self._begin.elapsed_time(self._end)) * 1e3 / (self.calls * self.replays)
 
 
-def alternate(graphs: Mapping[str, CallGraph], rounds: int) -> dict[str, list[float]]:
-    """Return the microseconds per call of each graph, round by round; the graphs take turns, forward and backward."""
-    samples: dict[str, list[float]] = {name: [] for name in graphs}
+def alternate(graphs: Mapping[str, CallGraph], rounds: int) -> dict[str, dict[int, float]]:
+    """Return the microseconds per call of each graph, by round; the graphs take turns, forward and backward.
+
+    A graph that takes milliseconds takes part in each fourth round only, and in the first two: its spread is small, and
+    it would cost as much time as all others together.
+    """
+    samples: dict[str, dict[int, float]] = {name: {} for name in graphs}
     order = list(graphs)
     for number in range(rounds):
         for name in order if number % 2 == 0 else reversed(order):
-            samples[name].append(graphs[name].run())
+            if number < 2 or number % 4 == 0 or graphs[name].span_us < _LONG_US:
+                samples[name][number] = graphs[name].run()
     return samples
 
 
