@@ -1,15 +1,16 @@
-"""What can be put around bound functions: a counter, and a constant in their place."""
+"""What can be put around bound functions: a counter, and what takes an operator out."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.binding.observed import Place
 
-__all__ = ["CallCounter", "knocked_out"]
+__all__ = ["CallCounter", "KnockOut"]
 
 Function = Callable[..., Any]
 
@@ -49,28 +50,48 @@ class CallCounter:
             yield place, self._calls[place], seconds, place.composed
 
 
-def knocked_out(operator: str) -> Callable[[Place, Function], Function]:
-    """Return what replaces an operator by a constant: the largest gain that a kernel for it could bring (R4.11).
+class KnockOut:
+    """Takes one operator out of the timed runs: the largest gain that a kernel for it could bring (R4.11).
 
-    The first call with arguments of some sizes is real, and its outputs are kept; later calls return copies of them
-    without a computation, and write nothing that a real call would write. Outputs are garbage from then on. The copies
-    cost a launch each, so that the ceiling is a little too low where an output is large.
+    The first run is real, and the operator's outputs are kept. Later runs get them back, call by call, without a
+    computation and without a launch: where an operator writes nothing but its outputs, everything behind it then sees
+    what it would have seen, and tokens and acceptance are held. What an operator writes into its arguments, such as a
+    cache, stays unwritten, so that tokens are garbage there.
+
+    Args:
+        operator: its name.
     """
 
-    def around(place: Place, function: Function) -> Function:
-        if place.operator != operator:
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        self._kept: dict[Any, list[Any]] = {}
+        self._ready: dict[Any, Iterator[Any]] = {}
+        self._recording = True
+        self._runs = 0
+
+    def begin_run(self) -> None:
+        """Lay out the kept outputs for a run, outside its time: as copies, since a run may write into what it gets."""
+        self._recording = self._runs == 0
+        self._runs += 1
+        self._ready = {key: cycle(list(map(_copy, outputs))) for key, outputs in self._kept.items()}
+
+    def around(self, place: Place, function: Function) -> Function:
+        """Return what stands in place of a function of the operator; functions of others stay as they are."""
+        if place.operator != self.operator:
             return function
-        kept: dict[Any, Any] = {}
 
-        def constant(*arguments: Any, **named: Any) -> Any:
-            key = (*map(_size, arguments), *((name, _size(value)) for name, value in named.items()))
-            if key not in kept:
-                kept[key] = _copy(function(*arguments, **named))
-            return _copy(kept[key])
+        def replayed(*arguments: Any, **named: Any) -> Any:
+            key = (place, *map(_size, arguments), *((name, _size(value)) for name, value in named.items()))
+            if self._recording:
+                output = function(*arguments, **named)
+                self._kept.setdefault(key, []).append(_copy(output))
+                return output
+            if key not in self._ready:  # sizes that the first run did not meet, once the tokens are others
+                self._kept.setdefault(key, []).append(_copy(function(*arguments, **named)))
+                self._ready[key] = cycle(list(map(_copy, self._kept[key])))
+            return next(self._ready[key])
 
-        return constant
-
-    return around
+        return replayed
 
 
 def _size(value: Any) -> Any:

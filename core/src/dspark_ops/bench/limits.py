@@ -18,14 +18,14 @@ def notes(first: ArmRecord, second: ArmRecord, pairs: Pairs, ceiling: str) -> It
     if first.session == second.session and first.treatment == second.treatment:
         yield "no treatment: both arms run the same, so that a difference found here would be a false one"
     if ceiling:
-        yield f"ceiling: {ceiling} returned a constant in arm B, so that its tokens mean nothing"
+        yield f"ceiling: {ceiling} was not run in arm B's timed runs: it gave back what it had given in a real one"
     if any(measured(item).simulated for item in pairs.launches):
         yield "simulated: acceptance was drawn, so that the text means nothing and other experts are used"
     digests = [{measured(item).tokens_digest for item in group} for group in (pairs.first, pairs.second)]
     for name, found in zip("AB", digests, strict=True):
         if len(found) > 1:
             yield f"arm {name} gave different tokens in different launches: its numbers depend on the process"
-    if not ceiling and all(len(found) == 1 and "" not in found for found in digests):
+    if all(len(found) == 1 and "" not in found for found in digests):
         same = digests[0] == digests[1]
         yield (
             "both arms gave the same tokens, so that acceptance is held"
@@ -65,6 +65,10 @@ def limits(
         yield "how large a difference is without any treatment: no A/A control was run"
     elif not control.low <= 0.0 <= control.high:
         yield f"that the launches are alike: A against A itself differs by {control.text()}"
+    if len({item.tokens_digest for item in map(measured, (*pairs.first, *pairs.second))}) > 1 and any(
+        measured(item).ceiling for item in pairs.second
+    ):
+        yield "a clean ceiling: the operator writes state, so that without it tokens, acceptance and experts are others"
     if first.workload.get("concurrent"):
         yield "that the arms do not disturb each other: launches on one machine at the same time were allowed"
     items = [measured(item) for item in pairs.launches]

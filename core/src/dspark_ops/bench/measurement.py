@@ -57,7 +57,7 @@ class Measurement:
         folded_share, eager_fallbacks, first_fallback, host_syncs: of graph runtimes; None if not given (R4.14).
         gate: what the check before the timed runs found: ``passed``, ``failed: ...``, or empty if there was none.
         dispatch: who served what; None if not given.
-        ceiling: operator that was replaced by a constant, or empty.
+        ceiling: operator that was taken out of the timed runs, or empty.
         ignored: names that the launch printed and that mean nothing here.
     """
 

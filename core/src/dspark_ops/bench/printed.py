@@ -15,7 +15,7 @@ from dspark_ops.errors import EvidenceError
 __all__ = ["read_printed"]
 
 _LINE: Final = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_.:]*)\s*[:=]\s*(\S+)\s*$")
-_SAMPLE: Final = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+\d+)?\s*$")
+_SAMPLE: Final = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*(?<!:))(?:\{(.*)\})?\s+(\S+)(?:\s+\d+)?\s*$")
 _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _NAMESPACE: Final = re.compile(r"^(?:dspark_ops|dspark)[_:]")
 
@@ -46,7 +46,7 @@ class _Served(BaseModel):
 class _Figures(BaseModel):
     """What a command may print; at least one way to know the cycle time is needed."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", coerce_numbers_to_str=True)
 
     cycle_us: list[float] = []
     output_tps: list[float] = []

@@ -35,6 +35,8 @@ def treatment_evidence(
     first: ArmRecord, second: ArmRecord, launches: tuple[Sequence[Launch], Sequence[Launch]]
 ) -> TreatmentEvidence:
     """Return what the dispatch evidence of two arms says, given their launches that count."""
+    if not all(launches):
+        return TreatmentEvidence((), (), ())
     faults: list[str] = []
     open_: list[str] = []
     tables = [_calls(group) for group in launches]
@@ -45,6 +47,7 @@ def treatment_evidence(
                 "cannot be told from the kernel"
             )
         faults += _unmet(record, table)
+    faults += _not_knocked_out(launches[1])
     a, b = tables
     if a is None or b is None:
         return TreatmentEvidence((), tuple(faults), tuple(open_))
@@ -85,6 +88,14 @@ def _not_called(arm: str, own: Calls, other: Calls) -> Iterator[str]:
                 f"arm {arm}: {kernel}, which only this arm chose, was called 0 times: the arms do not differ where "
                 f"they were measured; use a workload that calls {operator}"
             )
+
+
+def _not_knocked_out(launches: Sequence[Launch]) -> Iterator[str]:
+    for operator in sorted({measured(item).ceiling for item in launches} - {""}):
+        calls = [served.calls for item in launches for served in measured(item).dispatch or ()
+                 if served.operator == operator]  # fmt: skip
+        if not any(calls):
+            yield f"arm B: {operator}, which was to be taken out, was called 0 times: the workload does not need it"
 
 
 def _treated(first: Calls, second: Calls) -> Iterator[tuple[str, str, str]]:

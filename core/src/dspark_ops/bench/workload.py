@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
-from dspark_ops.bench.calls import CallCounter, knocked_out
+from dspark_ops.bench.calls import CallCounter, KnockOut
 from dspark_ops.bench.measurement import Dispatch, Measurement
 from dspark_ops.binding.observed import observed
 from dspark_ops.errors import ConfigError
@@ -39,7 +39,7 @@ class LaunchSpec:
         warmups: runs before the timed ones, behind the counted one.
         runs: timed runs.
         gate: compare the greedy tokens of the counted run with plain decoding first.
-        knock_out: operator to replace by a constant, or empty.
+        knock_out: operator to take out of the timed runs, or empty; see `dspark_ops.bench.calls.KnockOut`.
     """
 
     model: str
@@ -129,12 +129,13 @@ class _Work:
             raise ConfigError(f"{spec.model}: wanted a model with a tokenizer")
         self.model = model
         self.ops = model.ops(spec.gamma)
-        if spec.knock_out:
+        self.knock_out = KnockOut(spec.knock_out) if spec.knock_out else None
+        if self.knock_out:
             known = sorted(self.ops)
             if spec.knock_out not in known:
                 hint = did_you_mean(spec.knock_out, known)
                 raise ConfigError(f"knock out {spec.knock_out!r}: wanted one of {', '.join(known)}{hint}")
-            self.ops = observed(self.ops, knocked_out(spec.knock_out))
+            self.ops = observed(self.ops, self.knock_out.around)
         self.options = DecodeOptions(spec.gamma, max_batch=spec.batch, ignore_eos=True)
         requests = [
             Request(
@@ -152,6 +153,8 @@ class _Work:
 
         total, tokens, times = DecodeMetrics(), [], []
         model: Any = _Served(self.model, ops)
+        if self.knock_out:
+            self.knock_out.begin_run()
         for group in self.groups:
             generation, ttft, seconds = _generate(model, group, self.options)
             times.append((ttft, seconds, generation.metrics.emitted - len(group)))

@@ -37,7 +37,7 @@ def ab(
     expect_a: Annotated[Texts, typer.Option("--expect-a", metavar="GLOB", help="Kernel that A must call.")] = None,
     expect_b: Annotated[Texts, typer.Option("--expect-b", metavar="GLOB", help="Kernel that B must call.")] = None,
     knock_out: Annotated[
-        str, typer.Option("--knock-out", metavar="OPERATOR", help="B is A with this operator's output a constant.")
+        str, typer.Option("--knock-out", metavar="OPERATOR", help="B is A without this operator.")
     ] = "",
     treatment: Annotated[
         Texts, typer.Option("--treatment", metavar="FIELD", help="Field of the fingerprint that may differ, too.")
