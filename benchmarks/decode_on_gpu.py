@@ -29,19 +29,20 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--prompts", type=int, default=0, help="only the first so many; 0: all")
     parser.add_argument("--cpu-tokens", type=Path, help="what `dspark-ops decode --json` gave on a CPU for the same")
+    parser.add_argument("--model", type=Path, default=MODEL, help="model directory with prompts.jsonl")
     parser.add_argument("--config", help="configuration of the operator selection")
     options = parser.parse_args()
-    lines = (MODEL / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (options.model / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     prompts = [json.loads(line)["prompt"] for line in lines][: options.prompts or None]
 
-    model = load_model(MODEL, device="cuda", config=options.config)
+    model = load_model(options.model, device="cuda", config=options.config)
     requests = [Request(model.tokenizer.encode(text), options.max_tokens) for text in prompts]
     generate(model, requests[:2], DecodeOptions())  # compiles
     began = time.perf_counter()
     found = generate(model, requests, DecodeOptions(max_batch=10))
     seconds = time.perf_counter() - began
     tokens = [list(result.tokens) for result in found.results]
-    cpu = load_model(MODEL, device="cpu", config=options.config)
+    cpu = load_model(options.model, device="cpu", config=options.config)
     if options.cpu_tokens:
         wanted = [entry["tokens"] for entry in json.loads(options.cpu_tokens.read_text())["prompts"]][: len(prompts)]
     else:
