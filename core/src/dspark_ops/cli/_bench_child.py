@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from dspark_ops.api.version import ENTRY_POINT_GROUP
 from dspark_ops.bench.fingerprint import code_fingerprint, conditions, machine_fingerprint
 from dspark_ops.bench.workload import LaunchSpec, run_launch
 from dspark_ops.cli._decode_run import right_numbers
@@ -45,7 +47,8 @@ def _launch(spec: LaunchSpec) -> dict[str, Any]:
     plan = model.plan(spec.gamma)
     with right_numbers(plan.device.features):
         measurement = run_launch(spec, model)
-    packages = {"dspark_ops", *(name for record in plan.plugins for name in record.modules)}
+    # Of every installed plugin, whether this arm lets it load or not: the configuration is no difference of the code.
+    packages = {"dspark_ops", *(item.module.partition(".")[0] for item in entry_points(group=ENTRY_POINT_GROUP))}
     digests, commits = code_fingerprint(packages)
     fingerprint = machine_fingerprint() | {
         "device": plan.device.to_json(),
