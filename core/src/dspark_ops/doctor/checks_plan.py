@@ -104,7 +104,7 @@ def _text(reason: Reason) -> str:
 
 
 def _shortened(text: str) -> str:
-    lines = text.splitlines()
+    lines = [line for line in text.splitlines() if not line.startswith(" ")]
     more = f"\n... and {len(lines) - _LINES} lines more" if len(lines) > _LINES else ""
     return "\n".join(lines[:_LINES]) + more
 

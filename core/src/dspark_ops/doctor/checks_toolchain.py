@@ -87,7 +87,7 @@ def _triton(facts: Facts) -> Found:
         yield Severity.ERROR, what, f"its backends: {has}", "install the Triton that your torch was published with"
     elif triton.compiled is not None and triton.compiled.code != 0:
         what = f"Triton {triton.version} cannot compile for {arch}"
-        fix = "install a later Triton; if TRITON_PTXAS_PATH is set, unset it"
+        fix = "install a later Triton; unset TRITON_PTXAS_PATH and TRITON_PTXAS_BLACKWELL_PATH if they are set"
         yield Severity.ERROR, what, _trial(triton.compiled), fix
 
 

@@ -143,11 +143,12 @@ def _plans(
     """Return the plan that shows all that is weak, why there is none, and what the policy in force says at start."""
     if device is None:
         return None, "", ""
+    shapes = model_shapes(request.model)
     lenient = replace(settings, policy=replace(settings.policy, fallback="allow"))
     try:
         plan = make_plan(
             device=device,
-            shapes=model_shapes(request.model),
+            shapes=shapes,
             rows=row_counts(request.rows),
             settings=lenient,
             registry=registry,

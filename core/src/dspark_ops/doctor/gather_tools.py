@@ -23,7 +23,7 @@ _VERSIONS: Final = {
 #: Per tool: variables that name it, and variables of installations that have it at ``bin/<tool>``.
 _PLACES: Final = {
     "nvcc": ((), ("CUDA_HOME", "CUDA_PATH")),
-    "ptxas": (("TRITON_PTXAS_PATH",), ("CUDA_HOME", "CUDA_PATH")),
+    "ptxas": (("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH"), ("CUDA_HOME", "CUDA_PATH")),
     "hipcc": ((), ("ROCM_PATH", "ROCM_HOME")),
 }
 _OF_VENDOR: Final = {"nvidia": ("nvcc", "ptxas"), "amd": ("hipcc",)}
@@ -105,7 +105,7 @@ def triton_compiles(arch: Arch, environ: Mapping[str, str], time_limit: float) -
         script.write_text(_KERNEL, encoding="ascii")
         child = {name: value for name, value in environ.items() if name != "TRITON_INTERPRET"}
         child |= {"TRITON_CACHE_DIR": folder, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        trial = attempt([sys.executable, str(script), *target], time_limit, child)
+        trial = attempt([sys.executable, "-W", "ignore", str(script), *target], time_limit, child)
     return Trial(f"a small kernel for {' '.join(target[:2])}", trial.code, trial.output)
 
 
