@@ -49,7 +49,7 @@ def test_the_sum_of_the_parts_reads_16_bytes_at_a_time(arch: str) -> None:
     assert wide == kernel.count(r"\bLDG\.E|\b(global|buffer)_load") >= 4
 
 
-@pytest.mark.parametrize(("arch", "heads"), [*((arch, 32) for arch in ARCHES), ("sm_90", 64), ("gfx950", 64)])
+@pytest.mark.parametrize(("arch", "heads"), [*((arch, 32) for arch in ARCHES), *((arch, 128) for arch in ARCHES)])
 def test_logits_of_values_multiply_on_matrix_units_and_meet_no_local_memory(arch: str, heads: int) -> None:
     tiles = portable_logits.AMD_TILES if arch.startswith("gfx") else portable_logits.TILES
     pointers = {
@@ -62,7 +62,7 @@ def test_logits_of_values_multiply_on_matrix_units_and_meet_no_local_memory(arch
         paged_logits.launch_constants(tiles, heads), paged_logits.launch_options(tiles), (*pointers, "columns"),
     )  # fmt: skip
     assert kernel.spilled == 0
-    assert kernel.registers <= 128
+    assert kernel.registers <= (128 if heads == 32 else 192)
     assert kernel.shared <= 32768
     assert kernel.count(ANY_MATRIX) > 0
     assert kernel.count(r"\bLDG\.E\.128|\b(global|buffer)_load_dwordx4") >= 1, "16 bytes of a key's group at once"

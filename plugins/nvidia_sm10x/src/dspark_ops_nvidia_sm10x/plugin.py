@@ -10,9 +10,12 @@ from dspark_ops.api import (
     RankClass,
     Traits,
     axis,
+    contiguous,
     dtype,
+    elements,
     family,
     hookimpl,
+    layout,
     unit_last_stride,
 )
 
@@ -36,6 +39,55 @@ KERNELS = (
         evidence=(("sm_100", Evidence.INTERPRETED), ("sm_103", Evidence.INTERPRETED)),
         packages=(TRITON,),
         note="1 launch; reads the logits once, 8 bytes per row out; 64-bit offsets; tile sizes reasoned, not measured",
+    ),
+    Kernel(
+        "main_projection",
+        variant="split_codes",
+        target="dspark_ops_nvidia_sm10x.projection:main_projection",
+        prepare="dspark_ops_nvidia_sm10x.projection:prepare_main_projection",
+        arch=family("sm_10x"),
+        region=[
+            dtype("x", "bfloat16"),
+            dtype("weight", "float8_e4m3fn"),
+            contiguous("x", "weight", "scales"),
+            axis("N").between(32, 2**20),
+            axis("N").multiple_of(32),
+            axis("K").between(128, 2**20),
+            axis("K").multiple_of(128),
+            # 64 rows are a program of the grid's last dimension, which has 16 bits.
+            axis("M").at_most(2**21),
+        ],
+        rank=RankClass.FUSED,
+        traits=Traits(graph_safe=True),
+        evidence=(("sm_100", Evidence.INTERPRETED), ("sm_103", Evidence.INTERPRETED)),
+        packages=(TRITON,),
+        note="3 launches: rows on the grid, parts of K, their sum in one order; the weight once per 64 rows, its codes "
+        "and rows as stored; 4.5*K and 64*N bytes per row through scratch memory; a row's bits are not claimed to be "
+        "equal at all numbers of rows; tile sizes reasoned, not measured",
+    ),
+    Kernel(
+        "paged_mqa_logits_fp4",
+        variant="page_codes",
+        target="dspark_ops_nvidia_sm10x.paged_logits:paged_mqa_logits_fp4",
+        prepare="dspark_ops_nvidia_sm10x.paged_logits:prepare_paged_mqa_logits_fp4",
+        arch=family("sm_10x"),
+        region=[
+            contiguous("q", "q_scale", "kv", "kv_scale", "block_tables", "weights", "context_lens"),
+            dtype("weights", "bfloat16"),
+            layout("kv", "index_k_split"),
+            layout("kv_scale", "index_k_split"),
+            # A thread holds the scores of a key: 64 heads is what is tested to need no spills.
+            axis("H").between(16, 64),
+            axis("H").multiple_of(16),
+            # A query row is a program of the grid's second dimension, which has 16 bits.
+            elements("B*N", 2**16),
+        ],
+        rank=RankClass.FUSED,
+        traits=Traits(graph_safe=True, batch_invariant=True),
+        evidence=(("sm_100", Evidence.INTERPRETED), ("sm_103", Evidence.INTERPRETED)),
+        packages=(TRITON,),
+        note="1 launch, one program per query row and tile of keys; codes go to the matrix unit as stored; no work "
+        "list; 64-bit offsets; tile sizes reasoned, not measured",
     ),
 )
 
