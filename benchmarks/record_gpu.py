@@ -29,9 +29,9 @@ ROWS = (6, 1, 48, 8, 64, 24)
 MODEL = "deepseek-v4.1-flash/tp4"
 POLL = 0.05
 METHOD = (
-    "microseconds per call inside CUDA graphs of 8 to 32 calls, one input set each, together larger than 2.5 times the "
-    "L2 cache where 32 sets can be; the graphs of a group take turns, forward and backward; median, first and last "
-    "decile over the rounds; outputs are checked against the contract's reference on the CPU before"
+    "microseconds per call inside CUDA graphs of 8 to 384 calls, one input set each, together twice the L2 cache where "
+    "384 sets can be; the graphs of a group take turns, forward and backward; median, first and last "
+    "decile over the rounds; outputs are checked against the contract's reference before"
 )
 
 
@@ -39,8 +39,8 @@ METHOD = (
 GRACE = 20.0
 #: Operators whose peers take longest to compile: they are begun first.
 FIRST = (
-    "compress_c2", "k_norm_rope_store", "mla_sched_meta", "q_rope_store", "compress_c1", "silu_mul_clamp",
-    "sparse_mla_decode", "markov_block", "accept_sampled", "main_projection", "mhc_mix_sinkhorn",
+    "mhc_mix_sinkhorn", "compress_c2", "k_norm_rope_store", "mla_sched_meta", "q_rope_store", "compress_c1",
+    "silu_mul_clamp", "sparse_mla_decode", "markov_block", "accept_sampled", "main_projection",
 )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def _run_all(
 ) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
     """Yield the records of groups as they come, with the facts of the machine and its floor."""
     from dspark_ops.bench.floors import MachineFloor
-    from dspark_ops.bench.micro import add_floor
+    from dspark_ops.bench.machine import add_floor
 
     if not ops:
         return
@@ -156,8 +156,7 @@ def _run_all(
         time.sleep(POLL)
     print(f"prepared after {time.time() - begin:.0f} s", flush=True)
     facts = _machine()
-    measured = facts["floor"]
-    floor = MachineFloor(measured["copy_bytes_per_second"], measured["empty_launch_us"], measured["dependent_load_us"])
+    floor = MachineFloor.from_json(facts["floor"])
     yield groups, facts
     seen = {one["op"] for one in groups}
     for worker in (one for one in workers if not one.finished):
@@ -209,7 +208,7 @@ def _results(worker: Worker, folder: Path) -> list[dict[str, Any]]:
 def _machine() -> dict[str, Any]:
     import dspark_ops
     from dspark_ops.bench.floors import measure_floor
-    from dspark_ops.bench.micro import machine_facts
+    from dspark_ops.bench.machine import machine_facts
 
     return {"machine": machine_facts(dspark_ops.probe()), "floor": measure_floor().to_json()}
 
@@ -227,7 +226,8 @@ def _work(options: Any) -> None:
     """Prepare groups, wait for the turn, time them."""
     import torch
 
-    from dspark_ops.bench.micro import Bench, require_gpu
+    from dspark_ops.bench.machine import require_gpu
+    from dspark_ops.bench.micro import Bench
     from dspark_ops.bench.peers import load_peer
     from dspark_ops.selection.settings import Settings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -32,50 +33,78 @@ class MachineFloor:
 
     Attributes:
         bandwidth: bytes per second of a large device-to-device copy, read and written bytes together.
-        launch_us: microseconds per kernel of a graph of kernels that do nothing, one after the other.
-        load_us: microseconds that one load, waited for, adds to such a kernel.
+        launch_us: microseconds per kernel of a graph of kernels that load one element and store it, in a row.
+        load_us: microseconds that one more load, which must wait for the first, adds to such a kernel.
+        empty_us: microseconds per kernel of a graph of kernels that do nothing.
     """
 
     bandwidth: float
     launch_us: float
     load_us: float
+    empty_us: float = 0.0
 
     def of(self, operator: str, moved: int) -> float:
         """Return the microseconds that one call of an operator takes at least.
 
-        It is the larger of the time of its bytes, and of an empty launch with its chain of dependent loads.
+        It is the larger of the time of its bytes, and of the smallest launch with its chain of dependent loads. Kernels
+        that begin before the one in front of them has ended (PDL) can stay below the latter.
         """
-        chain = self.launch_us + _CHAIN.get(operator, 1) * self.load_us
+        chain = self.launch_us + (_CHAIN.get(operator, 1) - 1) * self.load_us
         return max(moved / self.bandwidth * 1e6, chain)
 
     def to_json(self) -> dict[str, float]:
         """Return the figures with their units in the names."""
         return {
             "copy_bytes_per_second": round(self.bandwidth),
-            "empty_launch_us": round(self.launch_us, 3),
+            "empty_launch_us": round(self.empty_us, 3),
+            "one_load_launch_us": round(self.launch_us, 3),
             "dependent_load_us": round(self.load_us, 3),
         }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, float]) -> MachineFloor:
+        """Return the floor that `to_json` wrote."""
+        return cls(
+            found["copy_bytes_per_second"],
+            found["one_load_launch_us"],
+            found["dependent_load_us"],
+            found["empty_launch_us"],
+        )
 
 
 def measure_floor() -> MachineFloor:
     """Return the floor of the current GPU.
 
-    A kernel that does nothing is timed in a graph, and one that adds to the one element it loads; their difference is
-    the load. The copy moves 1 GiB.
+    In graphs: a kernel that does nothing, one that adds to the one element it loads, and one that loads an element at a
+    place that it loads first; the last two differ by one dependent load. The copy, of 2 GiB, is timed outside a graph,
+    in which it would be left to a copy engine that is slower than the kernel.
     """
     from dspark_ops.bench.timing import CallGraph, alternate, spread
 
-    source = torch.empty(1 << 29, dtype=torch.uint8, device="cuda").random_()
-    target = torch.empty_like(source)
     single = torch.zeros(1, device="cuda")
+    place = torch.zeros(1, dtype=torch.int64, device="cuda")
     graphs = {
-        "copy": CallGraph([lambda: target.copy_(source)] * 2),
         "empty": CallGraph([lambda: torch.cuda._sleep(0)] * 64),
-        "load": CallGraph([lambda: single.add_(1)] * 64),
+        "one": CallGraph([lambda: single.add_(1)] * 64),
+        "two": CallGraph([lambda: single.take(place)] * 64),
     }
     found = {name: spread(values.values()).median for name, values in alternate(graphs, 15).items()}
-    bandwidth = 2 * source.numel() / (found["copy"] * 1e-6)
-    return MachineFloor(bandwidth, found["empty"], max(found["load"] - found["empty"], 0.0))
+    return MachineFloor(_copy_bandwidth(), found["one"], max(found["two"] - found["one"], 0.0), found["empty"])
+
+
+def _copy_bandwidth() -> float:
+    """Return the bytes per second of a large device-to-device copy, read and written ones together."""
+    source = torch.empty(1 << 29, dtype=torch.float32, device="cuda").normal_()
+    target = torch.empty_like(source)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(12):
+        begin.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(float(begin.elapsed_time(end)) * 1e-3)
+    return 2 * source.numel() * source.element_size() / statistics.median(times[2:])
 
 
 def bytes_moved(contract: Contract, inputs: _Inputs, outputs: _Inputs) -> int:

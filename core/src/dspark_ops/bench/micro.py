@@ -12,77 +12,32 @@ from dspark_ops import contracts
 from dspark_ops._lazy import torch
 from dspark_ops.api.kernel import RankClass
 from dspark_ops.bench.agreement import Wanted, called_once
-from dspark_ops.bench.floors import MachineFloor, bytes_moved
+from dspark_ops.bench.floors import bytes_moved
 from dspark_ops.bench.inputs import Place, bench_inputs
+from dspark_ops.bench.machine import OWN, cache_bytes
 from dspark_ops.bench.peers import Adapter, Peer, UnfitError
 from dspark_ops.bench.timing import CallGraph, alternate, comparison, spread
 from dspark_ops.contracts.contract import Contract, Site
 from dspark_ops.contracts.model_shapes import ModelShapes, model_shapes
-from dspark_ops.errors import DeviceError, EvidenceError, SelectionError
+from dspark_ops.errors import EvidenceError, SelectionError
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.plan import Choice, Plan
 from dspark_ops.selection.settings import Settings
 
-__all__ = ["OWN", "PARTS", "Bench", "Group", "add_floor", "machine_facts", "require_gpu"]
+__all__ = ["OWN", "PARTS", "Bench", "Group"]
 
-#: Name of the planned kernel's arm, and of the arm of a fused operator's parts.
-OWN: Final = "own"
+#: Name of the arm of a fused operator's parts.
 PARTS: Final = "parts"
 
-#: Input sets of a graph. More than 32 captured calls may cost a kernel that meets through words of its own an extra
-#: node each; fewer than 8 let the replays show.
+#: Input sets of a graph: fewer than 8 would let the replays show; together they are to exceed the cache this often.
 _LEAST_SETS: Final = 8
-_MOST_SETS: Final = 32
-_CACHES: Final = 2.5
-
-
-def require_gpu() -> Device:
-    """Return this machine's GPU.
-
-    Raises:
-        DeviceError: there is none that torch can use.
-    """
-    if not torch.cuda.is_available():
-        raise DeviceError(
-            f"bench times kernels on a GPU, and torch {torch.__version__} finds none here: run it on a machine with "
-            f"one (dspark-ops devices lists what is seen); timings of a CPU would say nothing about kernels"
-        )
-    return dspark_ops.probe()
-
-
-def machine_facts(device: Device) -> dict[str, Any]:
-    """Return what a recorded figure has to be read with: the GPU, its driver, and the versions of what ran."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    def version_of(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return ""
-
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "device": device.name,
-        "arch": device.arch.name,
-        "units": properties.multi_processor_count,
-        "l2_bytes": _cache_bytes(),
-        "memory_bytes": properties.total_memory,
-        "driver": device.driver,
-        "toolkit": torch.version.cuda or torch.version.hip or "",
-        "torch": torch.__version__,
-        "triton": version_of("triton"),
-        "dspark_ops": dspark_ops.__version__,
-    }
-
-
-def add_floor(record: dict[str, Any], floor: MachineFloor) -> dict[str, Any]:
-    """Return a group's record with the machine's floor for it, and the own arm's time over that."""
-    if "bytes" in record:
-        record["floor_us"] = round(floor.of(record["op"], record["bytes"]), 3)
-        own = record["arms"].get(OWN, {})
-        if "median_us" in own:
-            record["over_floor"] = round(own["median_us"] / record["floor_us"], 3)
-    return record
+_MOST_SETS: Final = 384
+_CACHES: Final = 2.0
+#: Captured calls per binding: kernels whose programs meet through words of the bound operator have set aside words for
+#: 32 captured calls, as many as an engine's graphs of one row count need; a further one costs a node that zeroes some.
+_CALLS_PER_BINDING: Final = 24
+#: A peer so slow that one replay would take longer than this has fewer calls in its graph.
+_REPLAY_US: Final = 8_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +49,6 @@ class Arm:
     prepare: Callable[[Mapping[str, Any]], Callable[[], Any]]
     outputs: Callable[[Any, Mapping[str, Any]], Mapping[str, Any]] | None = None
     adapter: Adapter | None = None
-    note: str = ""
 
 
 @dataclass(slots=True)
@@ -182,7 +136,7 @@ class Bench:
         place = Place(contract, site, rows, generator)
         first = bench_inputs(place)
         size = _bytes(first)
-        count = min(_MOST_SETS, max(_LEAST_SETS, math.ceil(_CACHES * _cache_bytes() / max(size, 1))))
+        count = min(_MOST_SETS, max(_LEAST_SETS, math.ceil(_CACHES * cache_bytes() / max(size, 1))))
         sets = [first, *(bench_inputs(place) for _ in range(count - 1))]
         group.kept.append(sets)
         wanted = Wanted(contract, first)
@@ -194,7 +148,7 @@ class Bench:
                 wrong = wanted.disagreement(got, arm.adapter.accuracy if arm.adapter else None)
                 if wrong:
                     raise EvidenceError(f"wrong numbers, so not timed: {wrong}")
-                graph = CallGraph([arm.prepare(inputs) for inputs in sets])
+                graph = CallGraph(_calls(arm, sets))
             except UnfitError as error:
                 record["unfit"][arm.name] = str(error)
                 continue
@@ -207,9 +161,12 @@ class Bench:
             group.graphs[arm.name] = graph
             per_call = None if graph.launches is None else round(graph.launches / graph.calls, 3)
             others = None if graph.other_nodes is None else round(graph.other_nodes / graph.calls, 3)
-            record["arms"][arm.name] = {"what": arm.what, "launches": per_call, "copies_and_fills": others}
-            if arm.note:
-                record["arms"][arm.name]["note"] = arm.note
+            record["arms"][arm.name] = {
+                "what": arm.what,
+                "launches": per_call,
+                "copies_and_fills": others,
+                "calls": graph.calls,
+            }
 
     def _arms(self, record: dict[str, Any], contract: Contract, site: Site, rows: int) -> list[Arm]:
         """Return the arms of a group, and note in the record who does not take part and why."""
@@ -248,14 +205,35 @@ class Bench:
 
 
 def _bound_arm(name: str, plan: Plan, choice: Choice, contract: Contract, site: Site, rows: int) -> Arm:
-    function = getattr(plan.bind().at(rows=rows, site=site.name), contract.name)
+    bound: list[Callable[..., Any]] = []
+    calls = 0
 
     def prepare(inputs: Mapping[str, Any]) -> Callable[[], Any]:
+        nonlocal calls
+        if calls % _CALLS_PER_BINDING == 0:
+            bound.append(getattr(plan.bind().at(rows=rows, site=site.name), contract.name))
+        calls += 1
+        function = bound[-1]
         arguments = [inputs[parameter.name] for parameter in contract.parameters]
         return lambda: function(*arguments)
 
     parts = ", ".join(part.choices[0].kernel.id for part in choice.parts)
     return Arm(name, parts or choice.kernel.id, prepare)
+
+
+def _calls(arm: Arm, sets: Sequence[Mapping[str, Any]]) -> list[Callable[[], Any]]:
+    """Return an arm's calls, one per set of inputs; of a slow peer's only so many that a replay is over soon."""
+    if arm.name in (OWN, PARTS):
+        return [arm.prepare(inputs) for inputs in sets]
+    first = arm.prepare(sets[0])
+    first()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    first()
+    end.record()
+    end.synchronize()
+    most = int(_REPLAY_US / max(float(begin.elapsed_time(end)) * 1e3, 1.0))
+    return [first, *(arm.prepare(inputs) for inputs in sets[1 : max(_LEAST_SETS, most)])]
 
 
 def _choice(plan: Plan, operator: str, site: str, rows: int) -> Choice:
@@ -269,7 +247,3 @@ def _is_kernel(choice: Choice) -> bool:
 def _bytes(inputs: Mapping[str, Any]) -> int:
     tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
     return sum(value.numel() * value.element_size() for value in tensors)
-
-
-def _cache_bytes() -> int:
-    return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 64 << 20))

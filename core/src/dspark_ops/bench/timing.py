@@ -21,7 +21,7 @@ Samples = Mapping[int, float]
 _SPAN_US: Final = 300.0
 _MOST_REPLAYS: Final = 64
 #: A graph that takes longer than this is timed less often.
-_LONG_US: Final = 2500.0
+_LONG_US: Final = 6000.0
 _KERNEL_NODE: Final = 0
 
 
@@ -101,8 +101,9 @@ class CallGraph:
     """One CUDA graph of several calls, one after the other.
 
     Args:
-        calls: what to capture, in order; each is run once before, outside the graph. What they return is kept as long
-            as the graph is being captured, so that every call writes to memory of its own.
+        calls: what to capture, in order; the first is run once before, outside the graph. What they return is kept
+            while the graph is captured, so that every call writes to memory of its own. The calls themselves are kept
+            with the graph, since it goes on using the tensors that they own.
 
     Attributes:
         calls: how many.
@@ -116,6 +117,7 @@ class CallGraph:
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self.calls = len(calls)
+        self._kept = tuple(calls)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -45,7 +45,7 @@ def cycle(
     """
     from dspark_ops.bench.cycle import CycleBench, time_cycle
     from dspark_ops.bench.floors import measure_floor
-    from dspark_ops.bench.micro import machine_facts, require_gpu
+    from dspark_ops.bench.machine import machine_facts, require_gpu
 
     if rounds < 5:
         raise ConfigError(f"--rounds {rounds}: wanted 5 or more, else there are no deciles")

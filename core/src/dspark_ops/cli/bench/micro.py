@@ -42,7 +42,8 @@ def micro(
     shown only where the rounds tell the arms apart. Exit code 1: an operator failed.
     """
     from dspark_ops.bench.floors import measure_floor
-    from dspark_ops.bench.micro import Bench, add_floor, machine_facts, require_gpu
+    from dspark_ops.bench.machine import add_floor, machine_facts, require_gpu
+    from dspark_ops.bench.micro import Bench
     from dspark_ops.bench.peers import load_peer
 
     if rounds < _LEAST_ROUNDS:
@@ -85,7 +86,7 @@ def _print(report: dict[str, Any]) -> None:
     out.print(
         f"{report['model']} on {machine['device']} ({machine['arch']}), torch {machine['torch']}, "
         f"Triton {machine['triton']}; copy {floor['copy_bytes_per_second'] / 1e12:.2f} TB/s, "
-        f"empty launch {floor['empty_launch_us']:.2f} us, dependent load {floor['dependent_load_us']:.2f} us",
+        f"launch with one load {floor['one_load_launch_us']:.2f} us, one more {floor['dependent_load_us']:.2f} us",
         markup=False,
     )
     columns = ("operator", "#rows", "arm", "#us", "#p10", "#p90", "#launches", "#floor us", "own is faster", "what")
