@@ -15,6 +15,7 @@ from dspark_ops.contracts import Argument, Contract, Decomposition, Option, Outp
 from dspark_ops.contracts.exactness import bitwise
 from dspark_ops.errors import MissingDependencyError
 from dspark_ops.selection.device import Device
+from dspark_ops.selection.knowledge import NOTHING, Knowledge
 from dspark_ops.selection.plan import Plan
 from dspark_ops.selection.planner import make_plan
 from dspark_ops.selection.registry import PluginFailure, PluginRecord, RegisteredKernel, Registry
@@ -135,6 +136,7 @@ class Fakes:
         packages: Callable[[Any], Any] = lambda package: None,
         registry: Registry | None = None,
         contracts: Mapping[str, Contract] | None = None,
+        knowledge: Knowledge = NOTHING,
     ) -> Plan:
         return make_plan(
             device=device or self.b300,
@@ -145,6 +147,7 @@ class Fakes:
             contracts=contracts or self.contracts,
             operators=operators,
             packages=packages,
+            knowledge=knowledge,
         )
 
     def bind(self, plan: Plan, contracts: Mapping[str, Contract] | None = None) -> Any:

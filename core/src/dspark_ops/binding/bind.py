@@ -11,6 +11,7 @@ from typing import Any
 from dspark_ops import contracts as _contracts
 from dspark_ops.binding.bound import BoundOps, Function
 from dspark_ops.binding.checked import checked_part, device_type
+from dspark_ops.binding.smoke import Agree, Replan, tried_plan
 from dspark_ops.binding.targets import check_signature, refuse_hint, resolve
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.errors import BindingError
@@ -20,7 +21,14 @@ from dspark_ops.selection.problem import Problem
 from dspark_ops.selection.rows import rows_of
 
 
-def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None, check: bool = False) -> BoundOps:
+def bind(
+    plan: Plan,
+    *,
+    contracts: Callable[[str], Contract] | None = None,
+    check: bool = False,
+    replan: Replan | None = None,
+    agree: Agree | None = None,
+) -> BoundOps:
     """Return the callables that a plan chose, imported, checked against their contracts and prepared.
 
     Args:
@@ -28,6 +36,9 @@ def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None, chec
         contracts: returns an operator's contract by name; by default `dspark_ops.contracts.get`.
         check: wrap every operator, and every part of one that is composed, in a check of its arguments (see
             `dspark_ops.binding.checked`): for tests and debugging, since it reads values back from the device.
+        replan: where ``policy.smoke`` is on, makes the plan without kernels that failed their trial run; by default
+            from the installed plugins.
+        agree: exchanges those kernels with the other ranks, so that all of them plan again together.
 
     Raises:
         BindingError: a kernel cannot be imported or prepared, its signature is not the contract's, or the plan was made
@@ -38,6 +49,8 @@ def bind(plan: Plan, *, contracts: Callable[[str], Contract] | None = None, chec
             f"the plan is for a simulated {plan.device.arch.name} ({plan.device.name}), whose kernels cannot run here: "
             f"plan for dspark_ops.probe(), or for Device.simulate('cpu')"
         )
+    if plan.settings.policy.smoke == "on":
+        plan = tried_plan(plan, replan=replan, agree=agree)
     work = _Binding(plan, contracts or _contracts.get, check)
     tables: dict[str, dict[str, dict[int, Function]]] = {}
     for selection in plan.selections:

@@ -19,6 +19,7 @@ from dspark_ops.conformance.report import LEVELS, KernelRecord, Report
 from dspark_ops.conformance.traits import Harness
 from dspark_ops.conformance.xfails import ExpectedFailure
 from dspark_ops.errors import ConfigError, EvidenceError, PluginError
+from dspark_ops.selection.evidence import digest_of
 from dspark_ops.selection.registry import RegisteredKernel, Registry
 from dspark_ops.suggest import did_you_mean
 
@@ -161,7 +162,7 @@ def _check_all(
             subject = replace(subject, place="", why_not=why)
         record = KernelRecord(
             registered.id, registered.kernel.op, subject.contract.version, registered.plugin, registered.distribution,
-            versions.get(registered.plugin, ""), machine.arch_of(subject),
+            versions.get(registered.plugin, ""), machine.arch_of(subject), digest_of(registered),
         )  # fmt: skip
         repeat = _repeat(request, subject)
         check = KernelCheck(subject, request.scale, request.seed, request.case, request.xfails, repeat, harness)

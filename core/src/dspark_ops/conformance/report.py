@@ -45,6 +45,7 @@ class KernelRecord:
         op, contract: operator, and version of its contract.
         plugin, distribution, version: what provides it.
         arch: architecture on which it ran; ``cpu`` for the interpreter.
+        sources: digest of the sources that ran, by which a record lapses when the kernel changes.
         level: the highest level of evidence that this check supports: ``declared``, ``interpreted`` or ``conformant``.
         note: what to know about `level`.
         levels: per level of the check, what was done.
@@ -59,6 +60,7 @@ class KernelRecord:
     distribution: str
     version: str
     arch: str
+    sources: str = ""
     level: str = "declared"
     note: str = ""
     levels: dict[str, LevelRecord] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class KernelRecord:
             "distribution": self.distribution,
             "version": self.version,
             "arch": self.arch,
+            "sources": self.sources,
             "level": self.level,
             "note": self.note,
             "levels": {name: asdict(level) for name, level in self.levels.items()},

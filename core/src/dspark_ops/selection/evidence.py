@@ -21,7 +21,7 @@ from dspark_ops.selection.registry import RegisteredKernel, Registry
 from dspark_ops.selection.sources import source_digest
 from dspark_ops.selection.written import write_atomically
 
-__all__ = ["EvidenceRecord", "Proof", "proofs", "read_evidence", "shipped_evidence", "write_evidence"]
+__all__ = ["EvidenceRecord", "Proof", "digest_of", "proofs", "read_evidence", "shipped_evidence", "write_evidence"]
 
 SCHEMA: Final = "dspark-ops evidence 1"
 CONFORMANCE: Final = "dspark-ops conformance 1"

@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from dspark_ops.api.kernel import Package
 from dspark_ops.api.reason import Reason, ReasonCode
 
-__all__ = ["PackageCache", "PackageState", "check_package", "inspect_package", "version_matches"]
+__all__ = ["PackageCache", "PackageState", "check_package", "ending", "inspect_package", "version_matches"]
 
 # The child gets the parent's module path, so that both find the same package. Its answer is a marked line: a package
 # may print whatever it likes while it is imported.
@@ -188,7 +188,7 @@ def _by_import(package: Package, state: PackageState, time_limit: float) -> Reas
         return _reason(ReasonCode.UNAVAILABLE, package, wanted, f"an import that took more than {time_limit:g} s")
     answers = [line[len(_MARK) :] for line in child.stdout.splitlines() if line.startswith(_MARK)]
     if not answers:
-        return _reason(ReasonCode.UNAVAILABLE, package, wanted, f"an import that {_ending(child.returncode)}")
+        return _reason(ReasonCode.UNAVAILABLE, package, wanted, f"an import that {ending(child.returncode)}")
     answer = json.loads(answers[-1])
     if "error" in answer:
         return _reason(ReasonCode.UNAVAILABLE, package, wanted, f"an import that raised {answer['error']}")
@@ -198,7 +198,8 @@ def _by_import(package: Package, state: PackageState, time_limit: float) -> Reas
     return None
 
 
-def _ending(code: int) -> str:
+def ending(code: int) -> str:
+    """Return how a process ended, by its exit code, in words that follow its name."""
     if code >= 0:
         return f"ended its process with exit code {code}"
     known = {entry.value: entry.name for entry in signal.Signals}

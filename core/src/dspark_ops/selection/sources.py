@@ -55,20 +55,23 @@ def source_digest(target: str) -> str:
 
 
 def package_digest(modules: Iterable[str]) -> str:
-    """Return ``sha256:...`` over every file of some top-level modules, or an empty text where one is not found.
+    """Return ``sha256:...`` over every file of some top-level modules, or an empty text where none of them is found.
 
-    Nothing is imported. Byte code and hidden files do not count; data files do, since tile tables are such.
+    Nothing is imported. Byte code and hidden files do not count; data files do, since tile tables are such. That one of
+    the modules is absent counts too.
     """
-    digest = hashlib.sha256()
+    digest, known = hashlib.sha256(), False
     for module in sorted(modules):
         found = _top_level(module)
+        digest.update(f"{module}\n".encode())
         if found is None:
-            return ""
+            continue
+        known = True
         files = [found] if found.is_file() else sorted(path for path in found.rglob("*") if _counts(path, found))
         for path in files:
             name = path.name if path == found else path.relative_to(found).as_posix()
             digest.update(f"{module}/{name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
-    return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{digest.hexdigest()}" if known else ""
 
 
 def _top_level(module: str) -> Path | None:
