@@ -87,3 +87,7 @@ class SelectionWarning(UserWarning):
 
 class InvariantError(DsparkOpsError):
     """A self-check of the decode loop failed: a fault of this library or of a drafter, never of the input."""
+
+
+class CaptureError(DsparkOpsError, RuntimeError):
+    """A step cannot be captured in a graph, or one that was not prepared is asked for; the text names the operator."""

@@ -35,6 +35,7 @@ def report_json(run: DecodeRun) -> dict[str, Any]:
             "policy": repr(options.policy),
             "max_batch": options.max_batch,
             "ignore_eos": options.ignore_eos,
+            "execution": options.execution.value,
         },
         "prompts": [_prompt_json(run, number) for number in range(len(arguments.texts))],
         "dspark": run.speculative.metrics.to_json() if run.speculative else None,
@@ -78,6 +79,9 @@ def print_report(run: DecodeRun) -> None:
         out.print(table(title, ("#tokens", "#steps", "share"), _histogram(metrics)))
         out.print()
     out.print(table("speed", ("run", "#tokens", "#target forwards", "#tokens per step", "#tokens/s"), _speed(run)))
+    folded = _folded(run)
+    if folded:
+        out.print(folded, markup=False)
     out.print(_verdict(run), markup=False)
 
 
@@ -149,6 +153,15 @@ def _speed_row(name: str, generation: Generation) -> tuple[str, ...]:
         f"{metrics.tokens_per_step:.2f}",
         f"{metrics.tokens_per_second:.1f}",
     )
+
+
+def _folded(run: DecodeRun) -> str:
+    """Return how many steps accepted on the device, and why the others did not; empty if none was to."""
+    if run.speculative is None or run.arguments.options.execution.value != "folded":
+        return ""
+    metrics = run.speculative.metrics
+    others = "".join(f"; {count} were not: {reason}" for reason, count in metrics.unfolded.most_common())
+    return f"folded: {metrics.folded} of {metrics.forwards} verify steps accepted on the device{others}"
 
 
 def _verdict(run: DecodeRun) -> str:

@@ -51,6 +51,15 @@ def decode(
     ] = True,
     check: Annotated[bool, typer.Option("--check", help="Check the loop's own rules after every cycle.")] = False,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
+    execution: Annotated[
+        str,
+        typer.Option(
+            "--execution", metavar="NAME", help="packed, or at fixed sizes: static, graph (captured), folded (C2.9)."
+        ),
+    ] = "packed",
+    solo_gamma: Annotated[
+        int, typer.Option("--solo-gamma", help="Drafts per block while one request runs alone; not when packed.")
+    ] = 0,
     config: ConfigOption = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write the figures as a picture.")] = None,
     as_json: JsonOption = False,
@@ -74,7 +83,8 @@ def decode(
     ]
     length = loaded.config.gamma if gamma is None else gamma
     table = None if calibration is None else read_calibration(calibration, length)
-    options = DecodeOptions(gamma, policy, table, max_batch, ignore_eos, check)
+    way, runtimes = _execution(execution, solo_gamma)
+    options = DecodeOptions(gamma, policy, table, max_batch, ignore_eos, check, way, runtimes)
     arguments = Arguments(loaded, texts, requests, options, speculative=not plain, plain=plain or compare)
     run = run_decode(arguments, quiet=as_json)
     if plot is not None:
@@ -111,6 +121,24 @@ def _policy(schedule: str, threshold: float, step_rates: Path | None) -> Any:
         return ThresholdPolicy(threshold)
     rates = default_rates() if step_rates is None else read_rates(step_rates)
     return PrefixPolicy(rates, "global" if schedule == "prefix-global" else "early_stop")
+
+
+def _execution(name: str, solo_gamma: int) -> tuple[Any, Any]:
+    """Return how the steps are run, and the runtimes for it.
+
+    Raises:
+        ConfigError: there is no such execution, or an option is given that it does not use.
+    """
+    from dspark_ops.decode.options import Execution, RuntimeOptions
+    from dspark_ops.suggest import did_you_mean
+
+    names = [way.value for way in Execution]
+    if name not in names:
+        raise ConfigError(f"--execution {name}: wanted one of {', '.join(names)}{did_you_mean(name, names)}")
+    way = Execution(name)
+    if solo_gamma and way is Execution.PACKED:
+        raise ConfigError(f"--solo-gamma {solo_gamma}: wanted with --execution static, graph or folded, got packed")
+    return way, RuntimeOptions(solo_gamma=solo_gamma)
 
 
 def _check_plot(path: Path) -> None:

@@ -43,7 +43,7 @@ def accept_step(
     Args:
         ops: operators of the verify site.
         running: the requests, in the order of the rows.
-        candidates: [R, W] int64, anchors and drafts.
+        candidates: [R, W] int64, anchors and the drafts that may be verified, the first ones of the proposal.
         logits: [R * W, V] float32, strided.
         proposal: what the drafter gave.
         lens: [R] int32, rows verified.
@@ -85,7 +85,7 @@ def _sampled(
     correct, bonus, trim = ops.accept_sampled(
         own,
         laws,
-        proposal.probs[rows],
+        proposal.probs[rows, :gamma],
         accept_draws(requests, gamma, own.device),
         next_draws(requests, own.device),
         lens[rows],

@@ -11,7 +11,7 @@ from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.options import DecodeOptions
 from dspark_ops.decode.request import Generation, Request, Result
-from dspark_ops.decode.running import Running, emit_step
+from dspark_ops.decode.running import Running, append_emitted, emit_step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +28,7 @@ class Batch:
     Attributes:
         slots: most requests that run at once.
         running: requests that hold a slot, in the order of their rows.
+        stop_ids: [E] int64, tokens that end a request.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Batch:
         self.running: list[Running] = []
         self._context = model.config.max_positions
         stops = [] if options.ignore_eos else [model.config.eos]
-        self._stop_ids = torch.tensor(stops, dtype=torch.int64, device=model.torch_device)
+        self.stop_ids = torch.tensor(stops, dtype=torch.int64, device=model.torch_device)
         self._on_tokens = on_tokens
         self._queue = deque(enumerate(requests))
         self._free = list(range(self.slots))
@@ -61,10 +62,23 @@ class Batch:
 
     def emit(self, running: Sequence[Running], tokens: Tensor, commit_lens: Tensor) -> list[tuple[int, ...]]:
         """Return what each request emits of a step's tokens [R, W]; they are appended and reported."""
-        emitted = emit_step(running, tokens, commit_lens, self._stop_ids)
+        return self._reported(running, emit_step(running, tokens, commit_lens, self.stop_ids))
+
+    def emit_cut(
+        self,
+        running: Sequence[Running],
+        tokens: Sequence[Sequence[int]],
+        counts: Sequence[int],
+        endings: Sequence[int],
+    ) -> list[tuple[int, ...]]:
+        """Return what each request emits of a step that the device has cut already; see `append_emitted`."""
+        return self._reported(running, append_emitted(running, tokens, counts, endings))
+
+    def _reported(self, running: Sequence[Running], emitted: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         if self._on_tokens:
             for item, kept in zip(running, emitted, strict=True):
-                self._on_tokens(item.index, kept)
+                if kept:
+                    self._on_tokens(item.index, kept)
         return emitted
 
     def retire(self) -> list[Running]:

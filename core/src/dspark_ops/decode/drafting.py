@@ -28,6 +28,7 @@ class DraftRequests:
         gamma: drafts per request.
         temperature: [R] float32 with 0 for greedy requests, or None if all are greedy.
         uniforms: [R, gamma] float32 of [0, 1) for the draws, or None if all are greedy.
+        live: [R] bool, or None if all are; what is drafted for a request that is not live is stored nowhere.
     """
 
     index: tuple[int, ...]
@@ -37,6 +38,7 @@ class DraftRequests:
     gamma: int
     temperature: Tensor | None = None
     uniforms: Tensor | None = None
+    live: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -52,6 +54,7 @@ class DraftRequests:
             self.gamma,
             None if self.temperature is None else self.temperature[cut],
             None if self.uniforms is None else self.uniforms[cut],
+            None if self.live is None else self.live[cut],
         )
 
 

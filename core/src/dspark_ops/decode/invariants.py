@@ -32,6 +32,7 @@ class Ledger:
 
     def feed(self, rows: Rows) -> None:
         """Rows go into the target: each request's must continue what is committed, position by position."""
+        rows = _live(rows)
         expected = {slot: len(tokens) for slot, tokens in self._target.items()}
         for slot, position in zip(rows.request.tolist(), rows.position.tolist(), strict=True):
             if position != expected[slot]:
@@ -40,6 +41,7 @@ class Ledger:
 
     def commit(self, rows: Rows) -> None:
         """Rows become valid, in the target's caches and in the drafter's context at once."""
+        rows = _live(rows)
         self.feed(rows)
         for slot, token in zip(rows.request.tolist(), rows.token.tolist(), strict=True):
             self._target[slot].append(token)
@@ -60,3 +62,7 @@ class Ledger:
                 raise InvariantError(
                     f"request {request.index}: a cycle gave {len(tokens)} tokens, wanted 1 to {gamma + 1}"
                 )
+
+
+def _live(rows: Rows) -> Rows:
+    return rows if rows.live is None else rows.where(rows.live)

@@ -12,14 +12,18 @@ from dspark_ops.decode.admission import check_requests, prefill
 from dspark_ops.decode.batch import Batch, OnTokens
 from dspark_ops.decode.drafting import Drafter, DraftRequests, Proposal
 from dspark_ops.decode.draws import draft_draws
+from dspark_ops.decode.folding import FoldFacts, fold_eligible
 from dspark_ops.decode.invariants import Ledger
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.model_drafter import ModelDrafter
-from dspark_ops.decode.options import DecodeOptions
-from dspark_ops.decode.packing import VerifyRows
+from dspark_ops.decode.options import DecodeOptions, Execution
 from dspark_ops.decode.request import Generation, Request
 from dspark_ops.decode.running import Running
+from dspark_ops.decode.runtimes.folded import FoldedSteps
+from dspark_ops.decode.runtimes.runtime_set import RuntimeSet
+from dspark_ops.decode.runtimes.runtime_steps import RuntimeSteps
+from dspark_ops.decode.stepping import PackedSteps, Steps
 from dspark_ops.decode.v41.rows import Rows
 
 if TYPE_CHECKING:
@@ -57,7 +61,7 @@ def generate(
 
 
 class _Loop:
-    """One run: its requests, its caches and its drafter."""
+    """One run: its requests, its caches and the way its steps are run."""
 
     def __init__(
         self,
@@ -68,15 +72,32 @@ class _Loop:
         on_tokens: OnTokens | None,
     ) -> None:
         self._model = model
-        self._gamma = model.config.gamma if options.gamma is None else options.gamma
-        ops = model.ops(self._gamma, check=options.check_invariants)
+        gamma = model.config.gamma if options.gamma is None else options.gamma
+        ops = model.ops(gamma, check=options.check_invariants)
         self._ops = ops.at(site="verify")
         self._batch = Batch(model, requests, options, on_tokens)
         self._state = model.state(self._batch.slots)
-        self._drafter = drafter or ModelDrafter(model, self._state, self._gamma, options.calibration)
-        self._scheduler = options.policy.scheduler(ops.at(site="draft"), self._gamma)
         self._ledger = Ledger() if options.check_invariants else None
         self._total = DecodeMetrics()
+        own = ModelDrafter(model, self._state, gamma, options.calibration)
+        self._folded: FoldedSteps | None = None
+        if options.execution is Execution.PACKED:
+            self._steps: Steps = PackedSteps(model, ops, self._state, drafter or own, options.policy, gamma)
+            return
+        runtimes = RuntimeSet(model, self._state, options, self._batch.slots, self._batch.stop_ids)
+        self._steps = RuntimeSteps(runtimes, drafter or own, drafter)
+        folds = options.execution is Execution.FOLDED
+        greedy = all(request.sampling.greedy for request in requests)
+        self._facts = FoldFacts(
+            own_drafter=drafter is None,
+            on_device=runtimes.scheduler(runtimes.primary).on_device,
+            simulated=False,
+            checked=options.check_invariants,
+        )
+        foldable = folds and not fold_eligible(self._facts, ())
+        runtimes.prepare(sampled=not greedy, unfolded=not (foldable and greedy), folded=foldable)
+        if folds:
+            self._folded = FoldedSteps(runtimes, self._batch, late=runtimes.captured)
 
     def run(self) -> Generation:
         while self._batch:
@@ -99,28 +120,45 @@ class _Loop:
             self._retire()
 
     def _cycle(self) -> None:
+        if self._folded is None:
+            self._unfolded_cycle()
+            return
+        reason = fold_eligible(self._facts, self._batch.running)
+        if not reason:
+            self._folded.step(self._batch.running)
+            self._total.forwards += 1
+            self._total.folded += 1
+            self._retire()
+            return
+        self._folded.drain()
+        self._folded.leave()
+        self._retire()
+        if self._batch.running:
+            self._total.unfolded[reason] += 1
+            self._unfolded_cycle()
+
+    def _unfolded_cycle(self) -> None:
         running = self._batch.running
-        asked = self._draft_requests(running)
-        proposal = self._drafter.propose(asked)
+        gamma, _ = self._steps.begin(len(running))
+        asked = self._draft_requests(running, gamma)
+        proposal = self._steps.propose(asked)
         lens = self._verify_lens(running, proposal)
-        candidates = torch.cat((asked.anchor.unsqueeze(1), proposal.drafts), 1)
-        step = VerifyRows.pack(candidates, asked.slot, asked.start, lens)
+        step = self._steps.verify(asked, proposal, lens)
         if self._ledger:
             self._ledger.feed(step.rows)
-        output = self._model.target.forward(self._ops, self._state, step.rows)
         self._total.forwards += 1
-        accepted = accept_step(self._ops, running, candidates, step.strided(output.logits), proposal, lens)
-        valid = step.committed(accepted.commit_lens)
-        self._commit(step.rows.where(valid), output.features[valid])
+        accepted = accept_step(self._ops, running, step.candidates, step.logits, proposal, lens)
+        self._commit(*step.committed(accepted.commit_lens))
         emitted = self._batch.emit(running, accepted.tokens, accepted.commit_lens)
-        counts = zip(running, lens.tolist(), accepted.correct_len.tolist(), emitted, strict=True)
-        for item, verified, correct, kept in counts:
-            item.metrics.step(self._gamma, verified, correct, len(kept))
+        correct_lens = accepted.correct_len.tolist()
+        self._steps.observe([correct + 1 for correct in correct_lens])
+        for item, verified, correct, kept in zip(running, lens.tolist(), correct_lens, emitted, strict=True):
+            item.metrics.step(gamma, verified, correct, len(kept))
         if self._ledger:
-            self._ledger.after_cycle(running, emitted, self._gamma)
+            self._ledger.after_cycle(running, emitted, gamma)
         self._retire()
 
-    def _draft_requests(self, running: Sequence[Running]) -> DraftRequests:
+    def _draft_requests(self, running: Sequence[Running], gamma: int) -> DraftRequests:
         device = self._model.torch_device
         facts = torch.tensor([[item.slot, item.tokens[-1], item.start] for item in running], device=device)
         slot, anchor, start = facts.T.contiguous().unbind(0)
@@ -128,13 +166,13 @@ class _Loop:
         if not all(item.greedy for item in running):
             values = [0.0 if item.greedy else item.request.sampling.temperature for item in running]
             temperature = torch.tensor(values, device=device)
-            uniforms = draft_draws(running, self._gamma, device)
+            uniforms = draft_draws(running, gamma, device)
         index = tuple(item.index for item in running)
-        return DraftRequests(index, slot, anchor, start, self._gamma, temperature, uniforms)
+        return DraftRequests(index, slot, anchor, start, gamma, temperature, uniforms)
 
     def _verify_lens(self, running: Sequence[Running], proposal: Proposal) -> Tensor:
         """Return the rows each request verifies: what the policy says, within the drafts there are and the context."""
-        lens = self._scheduler.verify_lens(proposal.confidence, proposal.survival, [item.index for item in running])
+        lens = self._steps.verify_lens(proposal, [item.index for item in running])
         offered = (proposal.drafts >= 0).int().cumprod(-1).sum(-1, dtype=torch.int32)
         room = torch.tensor([item.room for item in running], dtype=torch.int32, device=offered.device)
         return torch.minimum(lens, torch.minimum(offered, room) + 1)
@@ -142,8 +180,8 @@ class _Loop:
     def _commit(self, rows: Rows, features: Tensor) -> None:
         if self._ledger:
             self._ledger.commit(rows)
-        self._drafter.commit(rows, features)
+        self._steps.commit(rows, features)
 
     def _retire(self) -> None:
         for item in self._batch.retire():
-            self._scheduler.forget(item.index)
+            self._steps.forget(item.index)

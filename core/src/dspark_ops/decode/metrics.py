@@ -27,6 +27,8 @@ class DecodeMetrics:
         histogram: verify steps by accept length, the final token included: 1 to gamma + 1.
         reached, correct: per draft position, from 0: how often it was judged, how often it was right.
         forwards: calls of the target for verify steps (a batch counts once).
+        folded: those of them that accepted on the device, as the tail of the step (C2.9).
+        unfolded: the others of a run that folds, by the first reason why not.
         seconds: wall time after the prefills, if measured.
         prefill_seconds: wall time of the prefills.
     """
@@ -44,6 +46,8 @@ class DecodeMetrics:
     reached: Counter[int] = field(default_factory=Counter)
     correct: Counter[int] = field(default_factory=Counter)
     forwards: int = 0
+    folded: int = 0
+    unfolded: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     prefill_seconds: float = 0.0
 

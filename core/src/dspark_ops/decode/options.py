@@ -3,11 +3,67 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from dspark_ops.decode.calibration import Calibration
 from dspark_ops.decode.policy import StaticPolicy, VerifyPolicy
+from dspark_ops.errors import ModelError
 
-__all__ = ["DecodeOptions"]
+__all__ = ["DecodeOptions", "Execution", "RuntimeOptions"]
+
+
+class Execution(str, Enum):
+    """How the steps of a cycle are run."""
+
+    PACKED = "packed"
+    """Exactly the rows to verify, in other sizes at every step; nothing is captured."""
+    STATIC = "static"
+    """In sizes fixed ahead, over static buffers, without graphs: what `GRAPH` is on a CPU."""
+    GRAPH = "graph"
+    """As `STATIC`, each step captured in a graph on a GPU; accepting is outside."""
+    FOLDED = "folded"
+    """As `GRAPH`, with accept and commit as the tail of the verify step wherever a step allows it (C2.9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """Which runtimes a run has, for every execution but ``packed``.
+
+    Attributes:
+        sizes: numbers of requests that are prepared; empty takes powers of two up to the batch, and the batch.
+        extra_widths: verify widths below the full one that are prepared beside it (A18).
+        solo_gamma: drafts per block while a single request runs; 0 for the same as with more. At most 8.
+
+    Raises:
+        ModelError: a size or width that cannot be.
+    """
+
+    sizes: tuple[int, ...] = ()
+    extra_widths: tuple[int, ...] = (2, 3)
+    solo_gamma: int = 0
+
+    def __post_init__(self) -> None:
+        if any(size < 1 for size in self.sizes):
+            raise ModelError(f"runtime sizes are {list(self.sizes)}: wanted numbers of requests from 1")
+        if any(width < 2 for width in self.extra_widths):
+            raise ModelError(
+                f"extra verify widths are {list(self.extra_widths)}: wanted 2 or more, the anchor included"
+            )
+        if self.solo_gamma < 0:
+            raise ModelError(f"solo gamma is {self.solo_gamma}: wanted 0 (none) or drafts per block")
+
+    def sizes_up_to(self, requests: int) -> tuple[int, ...]:
+        """Return the prepared sizes of a run with at most `requests` at once, the last one that number or more."""
+        if self.sizes:
+            chosen = sorted(set(self.sizes))
+            if chosen[-1] < requests:
+                raise ModelError(
+                    f"runtime sizes end at {chosen[-1]}, and up to {requests} requests run at once: add a size or "
+                    "lower max_batch"
+                )
+            return tuple(chosen)
+        powers = [1 << bit for bit in range(requests.bit_length()) if 1 << bit < requests]
+        return (*powers, requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +78,8 @@ class DecodeOptions:
         ignore_eos: go on after the end-of-text token.
         check_invariants: check the loop's own rules after every cycle (C10.4), and every operator call against its
             contract, at some cost.
+        execution: how the steps are run. Plain decoding is always packed.
+        runtimes: which sizes are prepared, for an execution with runtimes.
     """
 
     gamma: int | None = None
@@ -30,3 +88,5 @@ class DecodeOptions:
     max_batch: int = 8
     ignore_eos: bool = False
     check_invariants: bool = False
+    execution: Execution = Execution.PACKED
+    runtimes: RuntimeOptions = field(default_factory=RuntimeOptions)

@@ -24,7 +24,22 @@ __all__ = ["PrefixPolicy", "Scheduler", "StaticPolicy", "ThresholdPolicy", "Veri
 
 
 class Scheduler(Protocol):
-    """Chooses the verify rows of each step of one run."""
+    """Chooses the verify rows of each step of one run.
+
+    Attributes:
+        on_device: `verify_lens` asks neither the host nor earlier steps, so it may be captured in a graph.
+    """
+
+    @property
+    def on_device(self) -> bool:
+        """See above."""
+
+    def width(self, requests: int) -> int:
+        """Return the most rows that a request of the next step may verify; asked once per step, before its drafts.
+
+        Args:
+            requests: how many take part.
+        """
 
     def verify_lens(self, confidence: Tensor, survival: Tensor, requests: Sequence[int]) -> Tensor:
         """Return the rows that each request verifies, the anchor included.
@@ -90,7 +105,7 @@ class ThresholdPolicy:
 
     def scheduler(self, ops: Any, gamma: int) -> Scheduler:
         """Return a scheduler without memory."""
-        return _ThresholdScheduler(self.threshold)
+        return _ThresholdScheduler(self.threshold, gamma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +140,18 @@ class PrefixPolicy:
             warnings.warn("step rates of a single size: every draft is verified; measure at least two", stacklevel=2)
             return _StaticScheduler(gamma + 1)
         if self.mode == "early_stop":
-            return _EarlyStopScheduler(ops, self.rates)
-        return _LaggedScheduler(ops, self.rates, self.lag)
+            return _EarlyStopScheduler(ops, self.rates, gamma)
+        return _LaggedScheduler(ops, self.rates, self.lag, gamma)
 
 
 class _StaticScheduler:
+    on_device = True
+
     def __init__(self, rows: int) -> None:
         self._rows = rows
+
+    def width(self, requests: int) -> int:
+        return self._rows
 
     def verify_lens(self, confidence: Tensor, survival: Tensor, requests: Sequence[int]) -> Tensor:
         return torch.full((len(requests),), self._rows, dtype=torch.int32, device=survival.device)
@@ -141,8 +161,14 @@ class _StaticScheduler:
 
 
 class _ThresholdScheduler:
-    def __init__(self, threshold: float) -> None:
+    on_device = True
+
+    def __init__(self, threshold: float, gamma: int) -> None:
         self._threshold = threshold
+        self._gamma = gamma
+
+    def width(self, requests: int) -> int:
+        return self._gamma + 1
 
     def verify_lens(self, confidence: Tensor, survival: Tensor, requests: Sequence[int]) -> Tensor:
         # a confidence that is NaN ends the prefix
@@ -153,9 +179,15 @@ class _ThresholdScheduler:
 
 
 class _EarlyStopScheduler:
-    def __init__(self, ops: Any, rates: StepRates) -> None:
+    on_device = False  # its table depends on how many requests there are
+
+    def __init__(self, ops: Any, rates: StepRates, gamma: int) -> None:
         self._ops = ops
+        self._gamma = gamma
         self._tables = _Tables(rates)
+
+    def width(self, requests: int) -> int:
+        return self._gamma + 1
 
     def verify_lens(self, confidence: Tensor, survival: Tensor, requests: Sequence[int]) -> Tensor:
         return self._ops.schedule_prefix(survival, self._tables.of(survival), None, "early_stop")
@@ -165,11 +197,17 @@ class _EarlyStopScheduler:
 
 
 class _LaggedScheduler:
-    def __init__(self, ops: Any, rates: StepRates, lag: int) -> None:
+    on_device = False  # it remembers earlier steps
+
+    def __init__(self, ops: Any, rates: StepRates, lag: int, gamma: int) -> None:
         self._ops = ops
+        self._gamma = gamma
         self._tables = _Tables(rates)
         self._lag = lag
         self._history: dict[int, deque[Tensor]] = {}
+
+    def width(self, requests: int) -> int:
+        return self._gamma + 1
 
     def verify_lens(self, confidence: Tensor, survival: Tensor, requests: Sequence[int]) -> Tensor:
         steps = [self._history.setdefault(request, deque(maxlen=self._lag)) for request in requests]

@@ -14,7 +14,7 @@ from dspark_ops.decode.stopping import Ending, cut_emitted
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Running", "emit_step"]
+__all__ = ["Running", "append_emitted", "emit_step"]
 
 
 @dataclass(slots=True)
@@ -92,12 +92,27 @@ def emit_step(
     """
     budgets = torch.tensor([item.budget for item in running], device=tokens.device)
     counts, endings, _ = cut_emitted(tokens, commit_lens, budgets, stop_ids)
+    return append_emitted(running, tokens.tolist(), counts.tolist(), endings.tolist())
+
+
+def append_emitted(
+    running: Sequence[Running], tokens: Sequence[Sequence[int]], counts: Sequence[int], endings: Sequence[int]
+) -> list[tuple[int, ...]]:
+    """Append to each request what it emits of a step that has been cut, mark those that end, and return what was added.
+
+    Args:
+        running: the requests; one that has ended emits nothing more.
+        tokens: of each request, of which the first `counts` are emitted.
+        counts: see `tokens`.
+        endings: values of `Ending`.
+    """
     emitted = []
-    for item, row, count, ending in zip(running, tokens.tolist(), counts.tolist(), endings.tolist(), strict=True):
-        item.tokens += row[:count]
-        if ending == Ending.STOP:
+    for item, row, count, ending in zip(running, tokens, counts, endings, strict=True):
+        kept = () if item.finish else tuple(row[:count])
+        item.tokens += kept
+        if item.finish is None and ending == Ending.STOP:
             item.finish = Finish.EOS
-        elif ending == Ending.LENGTH:
+        elif item.finish is None and ending == Ending.LENGTH:
             item.finish = Finish.MAX_TOKENS if item.emitted >= item.request.max_tokens else Finish.CONTEXT
-        emitted.append(tuple(row[:count]))
+        emitted.append(kept)
     return emitted

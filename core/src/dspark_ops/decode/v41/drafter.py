@@ -10,7 +10,7 @@ from dspark_ops.decode.drafting import DraftRequests, Proposal
 from dspark_ops.decode.v41.attention import AttentionCaches
 from dspark_ops.decode.v41.block import Block, spread
 from dspark_ops.decode.v41.config import V41Config
-from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS, Geometry
+from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS, NO_SLOT, Geometry
 from dspark_ops.decode.v41.linear import Linear, rms_norm
 from dspark_ops.decode.v41.rope import rotary_tables
 from dspark_ops.decode.v41.rows import CacheReads, Rows
@@ -51,7 +51,7 @@ class V41Drafter:
             part = rows.part(start, start + MAX_STEP_ROWS)
             context = self._project(features[start : start + MAX_STEP_ROWS])
             context = rms_norm(context, self._project_norm, self.config.rms_eps)
-            slot = state.geometry.context_slot(part.request, part.position).int()
+            slot = part.stored_at(state.geometry.context_slot(part.request, part.position), NO_SLOT).int()
             for stage, cache in zip(self._stages, state.draft, strict=True):
                 stage.attention.store(ops, context, part.position, self._table, slot, cache)
 
@@ -98,11 +98,13 @@ class V41Drafter:
         tokens[:, 0] = requests.anchor
         offsets = torch.arange(gamma, device=device)
         positions = (requests.start.unsqueeze(1) + offsets).flatten()
-        slot = state.geometry.block_slot(requests.slot.unsqueeze(1), offsets).flatten().int()
+        slot = state.geometry.block_slot(requests.slot.unsqueeze(1), offsets)
+        if requests.live is not None:
+            slot = torch.where(requests.live.unsqueeze(1), slot, NO_SLOT)
         reads = _block_reads(state.geometry, requests)
         streams, pre = spread(self._embed[tokens.flatten()], self.config.hc_mult)
         for stage, cache in zip(self._stages, state.draft, strict=True):
-            caches = AttentionCaches(positions, self._table, slot, cache, reads)
+            caches = AttentionCaches(positions, self._table, slot.flatten().int(), cache, reads)
 
             def attend(x: Tensor, stage: Block = stage, caches: AttentionCaches = caches) -> Tensor:
                 return stage.attention(ops, x, caches)

@@ -11,12 +11,16 @@ from dspark_ops.decode.v41.config import MAX_GAMMA, V41Config
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LAYOUT", "MAX_STEP_ROWS", "PAGE_SIZE", "Geometry"]
+__all__ = ["LAYOUT", "MAX_STEP_ROWS", "NO_ENTRY", "NO_SLOT", "PAGE_SIZE", "Geometry"]
 
 LAYOUT = "kv_v4"
 PAGE_SIZE = 64
 MAX_STEP_ROWS = 64
 """Most rows of one forward: of a prefill chunk, or of all requests of a step together."""
+NO_SLOT = -1
+"""Slot of a row whose latent is stored nowhere (N7.3)."""
+NO_ENTRY = 0
+"""``out_loc`` of a row that a compressor stores nothing of (N8.2)."""
 
 
 @dataclass(frozen=True, slots=True)

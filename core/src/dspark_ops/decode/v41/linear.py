@@ -1,9 +1,9 @@
 """Linears, norm and the mean over streams, with results that do not depend on how many rows are in a call.
 
 Greedy speculative decoding equals plain decoding only if a row of a verify step has the very bits that it has alone
-(C2.2.4, C10.8). On the CPU that is had by accumulating in float64: products of bfloat16 values are exact there, and so
-are their sums as long as the terms lie within some 2^28 of each other, so that the order in which a matrix product adds
-them leaves no trace. On an accelerator the matrix products are those of the vendor's library, without this promise.
+(C2.2.4, C10.8). That is had by accumulating in float64, on the CPU and on an accelerator: products of bfloat16 values
+are exact there, and so are their sums as long as the terms lie within some 2^28 of each other, so that the order in
+which a matrix product adds them leaves no trace. An engine would use its own matrix products, without this promise.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ class Linear:
     Args:
         weight: [out, in] bfloat16 or float32, or [groups, out, in] for one such layer per group (experts).
 
-    On the CPU a float64 copy of the weight is kept, four times the bytes of the stored one.
+    A float64 copy of the weight is kept, four times the bytes of the stored one.
     """
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
-        wide = weight if weight.is_cuda else weight.double()
-        self._transposed = wide.mT
+        self._transposed = weight.double().mT
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return x [T, in] through the layer, rounded once to bfloat16: [T, out]."""
@@ -38,14 +37,18 @@ class Linear:
 
     def float32(self, x: Tensor) -> Tensor:
         """Return x [T, in] through the layer in float32, for logits, router and pooling scores (N8.1): [T, out]."""
-        if x.is_cuda:
-            return x.float() @ self._transposed.float()
         return self._product(x, self._transposed).float()
 
     def float64(self, x: Tensor, group: int) -> Tensor:
-        """Return x [T, in] through one group's layer, unrounded on the CPU and float32 on an accelerator: [T, out]."""
-        product = self._product(x, self._transposed[group])
-        return product.float() if product.is_cuda else product
+        """Return x [T, in] through one group's layer, unrounded: [T, out]."""
+        return self._product(x, self._transposed[group])
+
+    def of_groups(self, x: Tensor, groups: Tensor) -> Tensor:
+        """Return each row of x [T, in] through the layer of its own group [T] int64, as `float64` rounds: [T, out].
+
+        The host reads nothing, so this may be captured in a graph. It reads a group's weight once per row.
+        """
+        return torch.bmm(x.to(self._transposed.dtype).unsqueeze(1), self._transposed[groups]).squeeze(1)
 
     @staticmethod
     def _product(x: Tensor, transposed: Tensor) -> Tensor:

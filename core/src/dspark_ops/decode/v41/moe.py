@@ -50,16 +50,27 @@ class MixtureOfExperts:
         shared_id = torch.full((rows, 1), self._shared, dtype=ids.dtype, device=ids.device)
         experts = torch.cat((ids, shared_id), 1).flatten()
         factors = torch.cat((weights, torch.ones_like(weights[:, :1])), 1).view(-1, 1)
-        groups = list(_groups(experts))
-        gate_up = x.new_empty(rows * slots, 2 * self._down.weight.shape[2])
-        for expert, members in groups:
-            gate_up[members] = self._up.float64(x[members // slots], expert).to(x.dtype)
+        members = torch.arange(rows * slots, device=x.device) // slots
+        gate_up = self._through(self._up, x[members], experts).to(x.dtype)
         active = torch.cat([ops.silu_mul_clamp(part, self._limit) for part in gate_up.split(MAX_STEP_ROWS)])
         active = (active.float() * factors).to(x.dtype)
-        terms = torch.empty(rows * slots, x.shape[1], dtype=torch.float64, device=x.device)
-        for expert, members in groups:
-            terms[members] = self._down.float64(active[members], expert).double()
+        terms = self._through(self._down, active, experts).double()
         return terms.view(rows, slots, -1).sum(1).to(x.dtype)
+
+    @staticmethod
+    def _through(layers: Linear, x: Tensor, experts: Tensor) -> Tensor:
+        """Return each row of x [S, in] through its own expert's layer, [S, out].
+
+        On the CPU rows are grouped by expert, which asks the host what the groups are; on an accelerator they are not,
+        since nothing there may wait for the host. Both give the same values: see `linear`.
+        """
+        if x.is_cuda:
+            return layers.of_groups(x, experts)
+        groups = list(_groups(experts))
+        out = torch.empty(x.shape[0], layers.weight.shape[-2], dtype=torch.float64)
+        for expert, members in groups:
+            out[members] = layers.float64(x[members], expert)
+        return out
 
 
 def _groups(experts: Tensor) -> Iterator[tuple[int, Tensor]]:

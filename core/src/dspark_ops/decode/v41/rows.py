@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dspark_ops._lazy import torch
-from dspark_ops.decode.v41.geometry import Geometry
+from dspark_ops.decode.v41.geometry import NO_ENTRY, NO_SLOT, Geometry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,11 +23,15 @@ class Rows:
         request: [T] int64, number of the request's slot in the state.
         position: [T] int64, absolute position.
         token: [T] int64.
+        live: [T] bool, or None if all rows are. A row that is not live pads a batch to a size that was captured: it
+            stores nothing anywhere, what comes out of it is not looked at, and its other fields are in bounds. Behind a
+            request's last live row there is no further one.
     """
 
     request: Tensor
     position: Tensor
     token: Tensor
+    live: Tensor | None = None
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int]], device: str | None = None) -> Rows:
@@ -41,11 +45,17 @@ class Rows:
 
     def where(self, chosen: Tensor) -> Rows:
         """Return the rows at which `chosen` [T] bool is true."""
-        return Rows(self.request[chosen], self.position[chosen], self.token[chosen])
+        live = None if self.live is None else self.live[chosen]
+        return Rows(self.request[chosen], self.position[chosen], self.token[chosen], live)
 
     def part(self, start: int, stop: int) -> Rows:
         """Return rows `start` to `stop` - 1."""
-        return Rows(self.request[start:stop], self.position[start:stop], self.token[start:stop])
+        live = None if self.live is None else self.live[start:stop]
+        return Rows(self.request[start:stop], self.position[start:stop], self.token[start:stop], live)
+
+    def stored_at(self, slots: Tensor, nowhere: int) -> Tensor:
+        """Return `slots` [T], where live rows store, with `nowhere` for those that are not live."""
+        return slots if self.live is None else torch.where(self.live, slots, nowhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,7 @@ def target_sites(geometry: Geometry, rows: Rows) -> TargetSites:
     config = geometry.config
     ratios = sorted({config.ratios[source] for source in config.kv_sources})
     return TargetSites(
-        window_slot=geometry.window_slot(rows.request, rows.position).int(),
+        window_slot=rows.stored_at(geometry.window_slot(rows.request, rows.position), NO_SLOT).int(),
         window=_window_reads(geometry, rows),
         compressed={ratio: _compressed_sites(geometry, rows, ratio) for ratio in ratios},
     )
@@ -119,7 +129,7 @@ def _compressed_sites(geometry: Geometry, rows: Rows, ratio: int) -> CompressedS
     visible = (rows.position + 1) // ratio
     columns = torch.arange(geometry.config.index_topk, device=rows.position.device)
     slots = geometry.compressed_slot(rows.request.unsqueeze(1), columns, ratio)
-    out_loc = geometry.compressor_out_loc(rows.request, rows.position, ratio)
+    out_loc = rows.stored_at(geometry.compressor_out_loc(rows.request, rows.position, ratio), NO_ENTRY)
     return CompressedSites(out_loc, _reads(slots, columns, visible), geometry.open_ring)
 
 
