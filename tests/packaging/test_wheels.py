@@ -45,6 +45,12 @@ class Environment:
         result = subprocess.run([self.bin / "dspark-ops", *arguments, "--json"], capture_output=True, text=True)
         return result.returncode, json.loads(result.stdout)
 
+    def doctor(self, device: str) -> tuple[int, list[str]]:
+        """Return the doctor's exit code and what it found beside operators that no kernel is written for."""
+        code, report = self.dspark("doctor", "--device", device)
+        found = [finding for check in report["checks"] for finding in check["findings"]]
+        return code, [item["finding"] for item in found if "is of the required class" not in item["finding"]]
+
     def argmax(self) -> dict:
         """Return the plan's choice for argmax_rows on sm_103."""
         _, report = self.dspark("plan", "--device", "sm_103")
@@ -85,6 +91,7 @@ def test_core_alone_then_with_plugins_then_without_one_again(wheels: dict[str, P
     code, listed = environment.dspark("plugins")
     assert code == 0 and listed["plugins"] == [] and listed["failures"] == []
     assert environment.argmax()["kernel"]["id"] == "core/argmax_rows/reference"
+    assert environment.doctor("cpu") == environment.doctor("sm_103") == (0, [])
 
     environment.pip("install", *(str(wheels[name]) for name in ("triton", "nvidia_sm10x", "amd_gfx950")))
     code, listed = environment.dspark("plugins")
@@ -94,9 +101,15 @@ def test_core_alone_then_with_plugins_then_without_one_again(wheels: dict[str, P
     (refused,) = [item for item in without_triton["refused"] if item["candidate"]["id"].startswith("nvidia_sm10x/")]
     assert refused["better"] and [reason["code"] for reason in refused["reasons"]] == ["PKG_MISSING"]
     assert "pip install" in refused["reasons"][0]["hint"]
+    code, found = environment.doctor("sm_103")
+    assert code == 0 and any(text.endswith("cannot serve: package triton is not installed") for text in found)
+    assert any(text.startswith("a weaker class serves than this device could run, since triton: ") for text in found)
 
     environment.pretend("triton", "3.9.0")
     assert environment.argmax()["kernel"]["id"] == "nvidia_sm10x/argmax_rows/one_launch"
+    # what was made up is an empty package, and the doctor looks further than at metadata
+    none = "Triton 3.9.0 has no backend for nvidia: no Triton kernel can be built for sm_103"
+    assert environment.doctor("sm_103") == (1, [none])
     environment.pip("uninstall", "-y", "dspark-ops-nvidia-sm10x")
     degraded = environment.argmax()
     assert (degraded["kernel"]["id"], degraded["kernel"]["rank"]) == ("triton/argmax_rows/one_launch", "portable")
