@@ -50,6 +50,8 @@ class ArmSpec:
             return found | {"command": list(self.command)}
         if self.spec is not None and self.spec.knock_out:
             found["knock_out"] = self.spec.knock_out
+        if self.spec is not None:
+            found["execution"] = self.spec.execution
         return found | {"config": self.config_text}
 
 

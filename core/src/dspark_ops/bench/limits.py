@@ -68,7 +68,7 @@ def limits(
     if len({item.tokens_digest for item in map(measured, (*pairs.first, *pairs.second))}) > 1 and any(
         measured(item).ceiling for item in pairs.second
     ):
-        yield "a clean ceiling: the operator writes state, so that without it tokens, acceptance and experts are others"
+        yield "a clean ceiling: without the operator the tokens are others, and with them acceptance and experts"
     if first.workload.get("concurrent"):
         yield "that the arms do not disturb each other: launches on one machine at the same time were allowed"
     items = [measured(item) for item in pairs.launches]
@@ -79,7 +79,9 @@ def limits(
     if any(item.accept_len is None for item in items):
         yield "acceptance length: the command did not say, so that tokens per second cannot be normalised"
     if any(item.folded_share is None for item in items):
-        yield "the share of steps that a graph replayed, fallbacks to eager steps and host waits: not counted"
+        yield "which share of cycles accepted on the device, and why others did not: the command did not say"
+    if any(item.host_syncs is None for item in items):
+        yield "how often the host waited for the device: not counted"
     if not any(item.gate == "passed" for item in items):
         yield "that the tokens are right: no launch compared them with plain decoding"
     for operator in dict.fromkeys(name for name, _, _ in treated):
@@ -97,12 +99,12 @@ def _runtimes(launches: Sequence[Launch]) -> Iterator[str]:
     items = [measured(item) for item in launches]
     shares = [item.folded_share for item in items if item.folded_share is not None]
     if shares:
-        yield f"share of steps replayed from a graph: {min(shares):.3f} to {max(shares):.3f}"
+        yield f"share of cycles that accept on the device, in the step itself: {min(shares):.3f} to {max(shares):.3f}"
     fallbacks = [item for item in items if item.eager_fallbacks]
     if fallbacks:
         total = sum(item.eager_fallbacks or 0 for item in fallbacks)
         first = next((item.first_fallback for item in fallbacks if item.first_fallback), "no reason given")
-        yield f"{total} steps fell back to eager execution; first reason: {first}"
+        yield f"{total} cycles accepted outside the step; first reason: {first}"
     waits = [item.host_syncs for item in items if item.host_syncs is not None]
     if waits:
         yield f"waits of the host for the device, per launch: {min(waits)} to {max(waits)}"

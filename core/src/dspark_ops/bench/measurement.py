@@ -54,7 +54,9 @@ class Measurement:
         cached_tokens: prompt tokens that a prefix cache served; None if not given.
         simulated: acceptance was drawn, so the text means nothing.
         selection: the launch was used to choose a configuration, so it is no evidence for it (R4.3).
-        folded_share, eager_fallbacks, first_fallback, host_syncs: of graph runtimes; None if not given (R4.14).
+        folded_share: share of cycles that accept on the device, as the tail of the verify step; None if not given.
+        eager_fallbacks, first_fallback: cycles that could not, in a run that folds, and the first reason (R4.14).
+        host_syncs: how often the host waited for the device; None if not given.
         gate: what the check before the timed runs found: ``passed``, ``failed: ...``, or empty if there was none.
         dispatch: who served what; None if not given.
         ceiling: operator that was taken out of the timed runs, or empty.

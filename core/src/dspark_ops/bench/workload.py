@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["LaunchSpec", "run_launch"]
 
 
+#: Fields that belong to one launch or one arm, not to the work that both arms share.
+_ONE_ARM = ("config", "execution", "gate", "knock_out")
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
     """What one launch decodes.
@@ -38,6 +42,7 @@ class LaunchSpec:
         temperature, seed: of sampling; 0 is greedy.
         warmups: runs before the timed ones, behind the counted one.
         runs: timed runs.
+        execution: how the steps of a cycle are run, see `dspark_ops.decode.options.Execution`.
         gate: compare the greedy tokens of the counted run with plain decoding first.
         knock_out: operator to take out of the timed runs, or empty; see `dspark_ops.bench.calls.KnockOut`.
     """
@@ -53,6 +58,7 @@ class LaunchSpec:
     seed: int = 0
     warmups: int = 1
     runs: int = 5
+    execution: str = "packed"
     gate: bool = False
     knock_out: str = ""
 
@@ -62,7 +68,7 @@ class LaunchSpec:
 
     def workload(self) -> dict[str, Any]:
         """Return what both arms of a comparison must share."""
-        shared = {name: value for name, value in asdict(self).items() if name not in ("config", "gate", "knock_out")}
+        shared = {name: value for name, value in asdict(self).items() if name not in _ONE_ARM}
         text = "\0".join(self.prompts).encode()
         return shared | {
             "model": Path(self.model).name,
@@ -94,7 +100,7 @@ def run_launch(spec: LaunchSpec, model: Model) -> Measurement:
     """
     work = _Work(spec, model)
     counter = CallCounter(timed=spec.device == "cpu")
-    counted = work.run(observed(work.ops, counter.around))
+    counted = work.run(observed(work.ops, counter.around), work.uncaptured)
     gate = work.gate(counted) if spec.gate else ""
     for _ in range(spec.warmups):
         work.run(work.ops)
@@ -113,6 +119,9 @@ def run_launch(spec: LaunchSpec, model: Model) -> Measurement:
         warmups=1 + spec.warmups,
         tokens_digest="+".join(sorted(tokens)),
         cached_tokens=0,  # decoding has no prefix cache
+        folded_share=accept.folded / accept.forwards,
+        eager_fallbacks=sum(accept.unfolded.values()),
+        first_fallback=next(iter(accept.unfolded), ""),
         gate=gate,
         dispatch=tuple(_dispatch(model, spec, counter)),
         ceiling=spec.knock_out,
@@ -124,6 +133,7 @@ class _Work:
 
     def __init__(self, spec: LaunchSpec, model: Model) -> None:
         from dspark_ops.decode import DecodeOptions, Request, SamplingParams
+        from dspark_ops.decode.options import Execution
 
         if model.tokenizer is None:
             raise ConfigError(f"{spec.model}: wanted a model with a tokenizer")
@@ -136,7 +146,11 @@ class _Work:
                 hint = did_you_mean(spec.knock_out, known)
                 raise ConfigError(f"knock out {spec.knock_out!r}: wanted one of {', '.join(known)}{hint}")
             self.ops = observed(self.ops, self.knock_out.around)
-        self.options = DecodeOptions(spec.gamma, max_batch=spec.batch, ignore_eos=True)
+        execution = Execution(spec.execution)
+        self.options = DecodeOptions(spec.gamma, max_batch=spec.batch, ignore_eos=True, execution=execution)
+        # A graph replays without calling anything: calls are counted in the same steps, run without graphs.
+        captured = spec.device != "cpu" and execution in (Execution.GRAPH, Execution.FOLDED)
+        self.uncaptured = replace(self.options, execution=Execution.STATIC) if captured else self.options
         requests = [
             Request(
                 model.tokenizer.encode(text),
@@ -148,7 +162,7 @@ class _Work:
         self.groups = [requests[start : start + spec.batch] for start in range(0, len(requests), spec.batch)]
         self.greedy = spec.temperature == 0.0
 
-    def run(self, ops: Any) -> Run:
+    def run(self, ops: Any, options: Any = None) -> Run:
         from dspark_ops.decode import DecodeMetrics
 
         total, tokens, times = DecodeMetrics(), [], []
@@ -156,7 +170,7 @@ class _Work:
         if self.knock_out:
             self.knock_out.begin_run()
         for group in self.groups:
-            generation, ttft, seconds = _generate(model, group, self.options)
+            generation, ttft, seconds = _generate(model, group, options or self.options)
             times.append((ttft, seconds, generation.metrics.emitted - len(group)))
             total = total.merged(generation.metrics)
             tokens += [result.tokens for result in generation.results]

@@ -20,6 +20,7 @@ from dspark_ops.cli._decode_prompts import prompts_of
 from dspark_ops.cli._options import JsonOption, configured
 from dspark_ops.cli._show import console, print_json
 from dspark_ops.errors import ConfigError, MissingDependencyError
+from dspark_ops.suggest import did_you_mean
 
 Texts = list[str] | None
 
@@ -38,6 +39,12 @@ def ab(
     expect_b: Annotated[Texts, typer.Option("--expect-b", metavar="GLOB", help="Kernel that B must call.")] = None,
     knock_out: Annotated[
         str, typer.Option("--knock-out", metavar="OPERATOR", help="B is A without this operator.")
+    ] = "",
+    execution: Annotated[
+        str, typer.Option("--execution", metavar="NAME", help="How steps are run, as for decode.")
+    ] = "packed",
+    b_execution: Annotated[
+        str, typer.Option("--b-execution", metavar="NAME", help="The same for arm B alone.", show_default="as A")
     ] = "",
     treatment: Annotated[
         Texts, typer.Option("--treatment", metavar="FIELD", help="Field of the fingerprint that may differ, too.")
@@ -81,7 +88,7 @@ def ab(
     else:
         spec = _spec(
             model, prompts_of(prompt, prompts), device=device, gamma=gamma, max_tokens=max_tokens, batch=batch,
-            temperature=temperature, seed=seed, warmups=warmups, runs=runs,
+            temperature=temperature, seed=seed, warmups=warmups, runs=runs, execution=execution,
         )  # fmt: skip
     if knock_out and b is not None:
         raise ConfigError(f"--knock-out {knock_out}: arm B is arm A without it, so that --b {b} has no place")
@@ -89,6 +96,9 @@ def ab(
     second = _arm(spec, a if knock_out else b, b_env, b_cmd, expect_b, "b")
     if knock_out and second.spec is not None:
         second = replace(second, spec=replace(second.spec, knock_out=knock_out))
+    if b_execution and second.spec is not None:
+        second = replace(second, spec=replace(second.spec, execution=b_execution))
+    _check_executions(first, second)
     workload: dict[str, Any] = {} if spec is None else spec.workload()
     session = Session(
         first=first,
@@ -152,6 +162,14 @@ def _arm(spec: Any, config: Path | None, variables: Texts, command: str, expecte
         config_text=text,
         expected=tuple(expected or ()),
     )
+
+
+def _check_executions(*arms: ArmSpec) -> None:
+    from dspark_ops.decode.options import Execution
+
+    known = [way.value for way in Execution]
+    for name in {arm.spec.execution for arm in arms if arm.spec is not None}.difference(known):
+        raise ConfigError(f"--execution {name}: wanted one of {', '.join(known)}{did_you_mean(name, known)}")
 
 
 def _variable(text: str, name: str) -> tuple[str, str]:
