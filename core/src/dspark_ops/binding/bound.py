@@ -45,6 +45,12 @@ class OpsView:
             f"cannot delete {name!r}: bound operators are frozen; change the configuration and plan again"
         )
 
+    def __reduce__(self) -> NoReturn:
+        raise BindingError(
+            "bound operators hold kernels of this process and cannot be pickled or copied: send the plan, and bind it "
+            "in the other process"
+        )
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len([*self])} operators>"
 
