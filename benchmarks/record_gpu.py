@@ -129,9 +129,10 @@ def _write(options: Any, known: dict[str, Any], groups: list[dict[str, Any]], fa
     fresh = {(one["op"], one["rows"]) for one in groups}
     kept = [one for one in known["groups"] if (one["op"], one["rows"]) not in fresh]
     merged = sorted([*kept, *groups], key=lambda one: (one["op"], one["rows"]))
-    report = {"what": METHOD, "model": MODEL, **facts, "rounds": options.rounds, "groups": merged}
+    facts = {"what": METHOD, "model": MODEL, **facts, "rounds": options.rounds}
+    lines = ",\n".join(json.dumps(group) for group in merged)  # one line per group: differences stay readable
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(f'{json.dumps(facts, indent=1)[:-2]},\n "groups": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def _run_all(
