@@ -50,6 +50,7 @@ def test_two_commands_are_compared_and_the_records_give_the_same_verdict_again(
     assert {path.name for path in out.iterdir()} == {"A.json", "B.json", "report.json", "report.html"}
     report = json.loads((out / "report.json").read_text())
     assert (report["schema"], report["comparison"]["verdict"]) == (1, "B is faster")
+    assert report["dispatch"]["B"][0]["kernel"] == "fast/argmax_rows/x" and report["dispatch"]["B"][0]["calls"] == 80
     assert report["fingerprints"]["A"]["versions"]["dspark-ops"]
     code, again, _ = run(capsys, "compare", out / "A.json", out / "B.json", "--json")
     assert code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +29,11 @@ def report_of(first: ArmRecord, second: ArmRecord, comparison: Comparison) -> di
         "fingerprints": {
             name: next((dict(item.fingerprint) for item in record.launches if item.measurement), None)
             for name, record in (("A", first), ("B", second))
+        },
+        "dispatch": {
+            name: [asdict(item) for item in served]
+            for name, record in (("A", first), ("B", second))
+            if (served := next((i.measurement.dispatch for i in record.launches if i.measurement), None)) is not None
         },
         "comparison": comparison.to_json(),
     }
