@@ -46,7 +46,7 @@ def operators_at(groups: Sequence[Group], rows: int, path: Path) -> None:
         axes.set_xscale("log")
         axes.set_xlabel(f"microseconds per call, {rows} rows (of the operator's own rows axis)")
         axes.grid(axis="x", which="both", alpha=0.25)
-        axes.legend(loc="lower right", frameon=False)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=6, frameon=False)
         save(figure, path)
 
 
