@@ -161,3 +161,31 @@ def test_importing_the_library_from_many_threads_at_once_gives_one_of_everything
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+def test_o28_ranks_that_plan_alone_have_one_digest_and_a_rank_without_a_plugin_another(site: Any) -> None:
+    """Nothing is timed and no order of registration counts, so equal installations give equal plans."""
+    site.plugin("acme", "name='acme', api='>=1,<2', kernels=[Kernel('argmax_rows', 'fast', 'acme_plugin:run')]")
+    site.plugin("bolt", "name='bolt', api='>=1,<2', kernels=[Kernel('argmax_rows', 'fast', 'bolt_plugin:run')]")
+    code = (
+        "import dspark_ops\n"
+        "plan = dspark_ops.plan(device=dspark_ops.Device.simulate('sm_103'), rows=[1, 6], operators=['argmax_rows'])\n"
+        "print(plan.digest, plan.selections[0].choices[0].kernel.id)"
+    )
+
+    def rank(seed: int, plugins: str) -> list[str]:
+        environ = {
+            **os.environ,
+            "PYTHONPATH": str(site.path),
+            "PYTHONHASHSEED": str(seed),
+            "DSPARK_OPS_PLUGINS": plugins,
+        }
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, cwd=site.path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    with ThreadPoolExecutor(4) as pool:
+        same = list(pool.map(rank, (1, 2, 3), ["acme,bolt"] * 3))
+        digest, kernel = rank(4, "bolt")
+    assert [item[1] for item in same] == ["acme/argmax_rows/fast"] * 3 and kernel == "bolt/argmax_rows/fast"
+    assert same[0] == same[1] == same[2] and digest != same[0][0]
