@@ -1,0 +1,81 @@
+"""docs/performance.md says what the recorded figures say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def module(name: str):
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(made)
+    finally:
+        del sys.modules[name]
+    return made
+
+
+figures = module("performance_figures")
+
+
+def group(op: str, rows: int, own: float, **peers: float):
+    arms = {"own": {"median_us": own}}
+    for name, value in peers.items():
+        arms[name] = {"median_us": value, "own_is_faster": {"ratio": value / own}}
+    return {"op": op, "rows": rows, "arms": arms, "unfit": {}, "bytes": 1000}
+
+
+def test_a_standing_is_the_geometric_mean_with_what_is_slower_by_name():
+    found = figures.standing([group("a", 6, 1.0, sglang=4.0), group("b", 6, 2.0, sglang=1.0)], "sglang")
+    assert found.mean == pytest.approx(2**0.5)
+    assert found.slower == ("`b` 6 (2.00x)",)
+
+
+def test_a_ratio_that_the_spread_hides_calls_nobody_slower():
+    one = group("a", 6, 1.0, sglang=0.99)
+    one["arms"]["sglang"]["own_is_faster"]["ratio"] = None
+    found = figures.standing([one], "sglang")
+    assert (found.slower, found.not_told) == ((), 1)
+
+
+def test_what_was_not_measured_has_no_standing_and_meets_no_target():
+    failed = {"op": "argmax_rows", "rows": 6, "arms": {}, "unfit": {}, "failed": "the GPU was lost"}
+    assert figures.standing([failed], "torch") is None
+    first = next(iter(figures.targets([failed])))
+    assert (first.found, first.text) == (None, "not measured")
+    assert figures.failures([failed]) == {"argmax_rows": {"the GPU was lost": [6]}}
+
+
+def test_targets_are_met_at_their_bound_and_missed_above():
+    met, missed = (next(iter(figures.targets([group("argmax_rows", 6, value)]))) for value in (4.73, 4.74))
+    assert (met.text, missed.text) == ("met", "missed")
+
+
+def test_the_page_is_what_the_recorded_figures_give(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    build = module("build_performance")
+    results = [build._read(name) for name in ("h200.json", "cycle_h200.json", "decode_h200.json")]
+    reasons = build.tomllib.loads(build.REASONS.read_text(encoding="utf-8"))
+    text = "\n".join(build.page(*results, reasons)) + "\n"
+    assert build.PAGE.read_text(encoding="utf-8") == text, "run  python docs/build_performance.py"
+
+
+def test_a_recording_with_failed_operators_still_gives_a_page_that_names_them():
+    recorded = json.loads((DOCS.parent / "benchmarks/results/h200.json").read_text(encoding="utf-8"))
+    sys.path.insert(0, str(DOCS))
+    try:
+        build = module("build_performance")
+    finally:
+        sys.path.remove(str(DOCS))
+    failed = [{"op": "mhc_post", "rows": 6, "arms": {}, "unfit": {}, "failed": "the worker ended"}]
+    page = "\n".join(build.page({**recorded, "groups": failed}, None, None, {}))
+    assert "- `mhc_post`, rows 6: the worker ended" in page
+    assert "| SGLang 0.5.23 | 0 | - | - | not measured |" in page
