@@ -11,6 +11,7 @@ from dspark_ops.cli._decode_prompts import prompts_of
 from dspark_ops.cli._decode_report import print_report, report_json
 from dspark_ops.cli._decode_run import Arguments, run_decode
 from dspark_ops.cli._options import ConfigOption, JsonOption, configured
+from dspark_ops.cli._plot import check_plot
 from dspark_ops.cli._show import print_json
 from dspark_ops.errors import ConfigError
 
@@ -74,7 +75,7 @@ def decode(
     settings = configured(config).settings
     texts = prompts_of(prompt, prompts)
     if plot is not None:
-        _check_plot(plot)
+        check_plot(plot)
     policy = _policy(schedule, threshold, step_rates)
     loaded = load_model(model, device=device, config=settings)
     requests = [
@@ -139,19 +140,3 @@ def _execution(name: str, solo_gamma: int) -> tuple[Any, Any]:
     if solo_gamma and way is Execution.PACKED:
         raise ConfigError(f"--solo-gamma {solo_gamma}: wanted with --execution static, graph or folded, got packed")
     return way, RuntimeOptions(solo_gamma=solo_gamma)
-
-
-def _check_plot(path: Path) -> None:
-    """Refuse a picture that could not be written, before anything is computed."""
-    from importlib.util import find_spec
-
-    from dspark_ops.errors import MissingDependencyError
-
-    if find_spec("matplotlib") is None:
-        raise MissingDependencyError(
-            "--plot needs matplotlib, which is not installed: run  pip install 'dspark-ops[bench]'"
-        )
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--plot {path}: wanted a file name that ends in .png, .svg or .pdf")
-    if not path.resolve().parent.is_dir():
-        raise ConfigError(f"--plot {path}: the directory {path.resolve().parent} does not exist")

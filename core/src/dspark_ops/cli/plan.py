@@ -22,6 +22,7 @@ from dspark_ops.cli._options import (
     WhichOption,
 )
 from dspark_ops.cli._plan import made_plan
+from dspark_ops.cli._plan_streams import show_streams
 from dspark_ops.cli._show import console, print_json, table
 from dspark_ops.errors import ConfigError, LockError
 from dspark_ops.selection.explain import device_text
@@ -40,6 +41,10 @@ CheckOption = Annotated[bool, typer.Option("--check", help="Compare with the loc
 DiffOption = Annotated[
     Path | None, typer.Option("--diff", metavar="OTHER", help="Compare with another lock file; exit 1 with a diff.")
 ]
+StreamsOption = Annotated[
+    bool, typer.Option("--streams", help="Show which lane a layer of low compress ratio issues what on, instead.")
+]
+PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw what --streams shows.")]
 
 
 def plan(
@@ -52,6 +57,8 @@ def plan(
     write: WriteOption = False,
     check: CheckOption = False,
     diff: DiffOption = None,
+    streams: StreamsOption = False,
+    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which kernel serves each operator.
@@ -59,6 +66,11 @@ def plan(
     Exit code 1 means a finding: an operator is served by a weaker class than required while policy.fallback is "warn",
     a plugin did not load, no kernel may serve an operator, or a lock file differs.
     """
+    if plot is not None and not streams:
+        raise ConfigError(f"--plot {plot}: only --streams is drawn; give both")
+    if streams:
+        show_streams(plot, as_json)
+        return
     if write + check + (diff is not None) > 1:
         raise ConfigError("--write, --check and --diff are three different things to do: give one of them")
     if file is not None and not (write or check):

@@ -33,6 +33,7 @@ class RuntimeOptions:
         sizes: numbers of requests that are prepared; empty takes powers of two up to the batch, and the batch.
         extra_widths: verify widths below the full one that are prepared beside it (A18).
         solo_gamma: drafts per block while a single request runs; 0 for the same as with more. At most 8.
+        side_streams: on a GPU, write keys and values and compress beside the query's path (`low_ratio_prepare`).
 
     Raises:
         ModelError: a size or width that cannot be.
@@ -41,6 +42,7 @@ class RuntimeOptions:
     sizes: tuple[int, ...] = ()
     extra_widths: tuple[int, ...] = (2, 3)
     solo_gamma: int = 0
+    side_streams: bool = False
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.sizes):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.drafting import Proposal
+from dspark_ops.decode.lanes import Lanes, SerialLanes
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.policy import Scheduler
 from dspark_ops.decode.runtimes.buffers import StepBuffers
@@ -71,6 +72,7 @@ class Runtime:
         captured: capture the steps in graphs; else they run as they are, through the same code.
         pool: memory pool of the graphs.
         check: hold every operator call against its contract; not inside graphs.
+        lanes: run what comes before attention in each layer of a verify step.
 
     Raises:
         CaptureError: the buffers or a step's rows are too small for the shape.
@@ -88,6 +90,7 @@ class Runtime:
         captured: bool,
         pool: Any = None,
         check: bool = False,
+        lanes: Lanes | None = None,
     ) -> None:
         _check(shape, buffers)
         ops = model.ops(shape.gamma, check=check and not captured)
@@ -99,6 +102,7 @@ class Runtime:
         self._scheduler = scheduler
         self._temperatures, self._stop_ids = temperatures, stop_ids
         self._captured, self._pool = captured, pool
+        self._lanes = lanes or SerialLanes()
         self._drafts = {
             (size, sampled): self._replay(f"draft of {size}", lambda s=size, d=sampled: self._draft(s, d))
             for size in shape.sizes
@@ -170,7 +174,7 @@ class Runtime:
         )
 
     def _verify(self, size: int, width: int) -> Verified:
-        return verify_step(self._model, self._verify_ops, self._state, self._buffers.first(size), width)
+        return verify_step(self._model, self._verify_ops, self._state, self._buffers.first(size), width, self._lanes)
 
     def _fold(self, size: int, width: int) -> Tensor:
         buffers, gamma = self._buffers.first(size), self.shape.gamma

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.calibration import Calibration
+from dspark_ops.decode.lanes import lanes_for
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.options import DecodeOptions, Execution
 from dspark_ops.decode.policy import Scheduler
@@ -70,6 +71,7 @@ class RuntimeSet:
         self.buffers = StepBuffers.empty(sizes[-1], max(shape.gamma for shape in shapes), model.torch_device)
         self._captured = options.execution is not Execution.STATIC and model.torch_device.startswith("cuda")
         pool = torch.cuda.graph_pool_handle() if self._captured else None
+        lanes = lanes_for(model.torch_device, options.runtimes.side_streams)
         self._schedulers: dict[int, Scheduler] = {}
         self._runtimes: dict[int, Runtime] = {}
         for shape in shapes:
@@ -78,7 +80,7 @@ class RuntimeSet:
             self._runtimes[shape.gamma] = Runtime(
                 model, state, self.buffers, shape, scheduler,
                 _temperatures(options.calibration, shape.gamma, model.torch_device), stop_ids, self._captured, pool,
-                options.check_invariants,
+                options.check_invariants, lanes,
             )  # fmt: skip
         self.primary = self._runtimes[gamma]
         self._solo, self._narrow = solo, NARROW_GAMMA if len(self._runtimes) > 1 + bool(solo) else 0

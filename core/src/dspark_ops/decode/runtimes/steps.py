@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.drafting import DraftRequests, Proposal
+from dspark_ops.decode.lanes import Lanes
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.runtimes.buffers import StepBuffers
 from dspark_ops.decode.stopping import Ending, cut_emitted
@@ -77,7 +78,7 @@ def draft_step(
     return proposal
 
 
-def verify_step(model: Model, ops: Any, state: DecodeState, buffers: StepBuffers, width: int) -> Verified:
+def verify_step(model: Model, ops: Any, state: DecodeState, buffers: StepBuffers, width: int, lanes: Lanes) -> Verified:
     """Run the target over `width` rows of every request; those behind its verify length are padding.
 
     Args:
@@ -86,6 +87,7 @@ def verify_step(model: Model, ops: Any, state: DecodeState, buffers: StepBuffers
         state: caches, written for live rows.
         buffers: of exactly the requests of the step, with drafts and verify lengths.
         width: rows per request, the anchor included.
+        lanes: run what comes before attention in each layer.
     """
     columns = torch.arange(width, device=buffers.slot.device)
     candidates = torch.cat((buffers.anchor.unsqueeze(1), buffers.drafts[:, : width - 1]), 1)
@@ -96,7 +98,7 @@ def verify_step(model: Model, ops: Any, state: DecodeState, buffers: StepBuffers
         torch.where(live, candidates, 0).flatten(),
         live.flatten(),
     )
-    output = model.target.forward(ops, state, rows)
+    output = model.target.forward(ops, state, rows, lanes=lanes)
     return Verified(candidates, rows, output.logits, output.features)
 
 

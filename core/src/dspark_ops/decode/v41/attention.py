@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dspark_ops._lazy import torch
+from dspark_ops.contracts.prepare_plan import PreparePlan, low_ratio_prepare
+from dspark_ops.decode.lanes import Lanes
 from dspark_ops.decode.v41.config import V41Config
 from dspark_ops.decode.v41.geometry import LAYOUT, PAGE_SIZE
 from dspark_ops.decode.v41.linear import Linear, rms_norm
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Attention", "AttentionCaches", "Compressor", "ExtraCache"]
+
+_WINDOW_ONLY: Final = low_ratio_prepare(kv_source=False, index_source=False, fused_qkv=False)
+_COMPRESSING: Final = low_ratio_prepare(kv_source=True, index_source=False, fused_qkv=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +67,25 @@ class Attention:
         self._out_grouped = weights[f"{prefix}.wo_a.weight"]
         self._out = Linear(weights[f"{prefix}.wo_b.weight"])
 
-    def __call__(self, ops: Any, x: Tensor, caches: AttentionCaches) -> Tensor:
-        """Return the site's output for x [T, hidden] bfloat16, [T, hidden] bfloat16; stores the rows' latents first."""
+    def __call__(
+        self,
+        ops: Any,
+        x: Tensor,
+        caches: AttentionCaches,
+        lanes: Lanes,
+        compress: Callable[[Tensor], None] | None = None,
+    ) -> Tensor:
+        """Return the site's output for x [T, hidden] bfloat16, [T, hidden] bfloat16; stores the rows' latents first.
+
+        Args:
+            ops: operators of the site.
+            x: the attention input.
+            caches: what is written and read.
+            lanes: run the work up to attention as `low_ratio_prepare` says.
+            compress: stores the compressed entries of x, where the layer owns a compressor.
+        """
         rows = x.shape[0]
-        query = self._query_up(rms_norm(self._query_down(x), self._query_norm, self._eps))
-        query = query.view(rows, self._heads, self._head_dim)
-        rotated = torch.empty_like(query)
-        ops.q_rope_store(query, rotated, caches.freqs, caches.positions)
-        self.store(ops, x, caches.positions, caches.freqs, caches.slot, caches.cache)
+        rotated = lanes.run(*self._prepare(ops, caches, compress), {"x": x})["q"]
         extra = caches.extra
         attended, _ = ops.sparse_mla_decode(
             rotated,
@@ -87,6 +103,28 @@ class Attention:
         grouped = attended.view(rows, self._groups, -1)
         low_rank = ops.rope_wo_a(grouped, self._out_grouped, caches.freqs, caches.positions, self._head_dim)
         return self._out(low_rank)
+
+    def _prepare(
+        self, ops: Any, caches: AttentionCaches, compress: Callable[[Tensor], None] | None
+    ) -> tuple[PreparePlan, dict[str, Callable[..., Any]]]:
+        """Return what is done before attention, and in which order it may be."""
+
+        def q_lora(x: Tensor) -> Tensor:
+            return rms_norm(self._query_down(x), self._query_norm, self._eps)
+
+        def q_store(low_rank: Tensor) -> Tensor:
+            query = self._query_up(low_rank).view(low_rank.shape[0], self._heads, self._head_dim)
+            rotated = torch.empty_like(query)
+            ops.q_rope_store(query, rotated, caches.freqs, caches.positions)
+            return rotated
+
+        def kv_store(x: Tensor) -> None:
+            self.store(ops, x, caches.positions, caches.freqs, caches.slot, caches.cache)
+
+        program: dict[str, Callable[..., Any]] = {"q_lora": q_lora, "q_store": q_store, "kv_store": kv_store}
+        if compress is None:
+            return _WINDOW_ONLY, program
+        return _COMPRESSING, {**program, "compress": compress}
 
     def store(self, ops: Any, x: Tensor, positions: Tensor, freqs: Tensor, slot: Tensor, cache: Tensor) -> None:
         """Write the latents of x [T, hidden] into `cache` at `slot` [T] int32, rotated to `positions`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.drafting import DraftRequests, Proposal
+from dspark_ops.decode.lanes import SerialLanes
 from dspark_ops.decode.v41.attention import AttentionCaches
 from dspark_ops.decode.v41.block import Block, spread
 from dspark_ops.decode.v41.config import V41Config
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["V41Drafter"]
+
+_SERIAL: Final = SerialLanes()
 
 
 class V41Drafter:
@@ -107,7 +110,7 @@ class V41Drafter:
             caches = AttentionCaches(positions, self._table, slot.flatten().int(), cache, reads)
 
             def attend(x: Tensor, stage: Block = stage, caches: AttentionCaches = caches) -> Tensor:
-                return stage.attention(ops, x, caches)
+                return stage.attention(ops, x, caches, _SERIAL)
 
             streams, pre = stage(ops, streams, pre, attend)
         hidden: Tensor = ops.mhc_combine(streams.flatten(1), pre)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dspark_ops._lazy import torch
+from dspark_ops.decode.lanes import Lanes, SerialLanes
 from dspark_ops.decode.v41.attention import AttentionCaches, Compressor, ExtraCache
 from dspark_ops.decode.v41.block import Block, spread
 from dspark_ops.decode.v41.config import V41Config
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Target", "TargetOutput"]
+
+_SERIAL: Final = SerialLanes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,14 @@ class Target:
         }
         self._plain_table, self._compressed_table = rotary_tables(config, self._embed.device)
 
-    def forward(self, ops: Any, state: DecodeState, rows: Rows, logits_of: Tensor | None = None) -> TargetOutput:
+    def forward(
+        self,
+        ops: Any,
+        state: DecodeState,
+        rows: Rows,
+        logits_of: Tensor | None = None,
+        lanes: Lanes = _SERIAL,
+    ) -> TargetOutput:
         """Return logits and features of `rows`, whose cache entries are stored.
 
         More than 64 rows are run in parts, in order, so that every call of an operator stays within the plan. The rows
@@ -61,16 +71,17 @@ class Target:
             state: caches, written.
             rows: at least one row.
             logits_of: [L] int64 row numbers, ascending, whose logits are wanted; None: all.
+            lanes: run what comes before attention in each layer.
         """
         parts = range(0, len(rows), MAX_STEP_ROWS)
         hidden, features = zip(
-            *(self._part(ops, state, rows.part(start, start + MAX_STEP_ROWS)) for start in parts), strict=True
+            *(self._part(ops, state, rows.part(start, start + MAX_STEP_ROWS), lanes) for start in parts), strict=True
         )
         final = torch.cat(hidden)
         wanted = final if logits_of is None else final[logits_of]
         return TargetOutput(self._head.float32(wanted), torch.cat(features))
 
-    def _part(self, ops: Any, state: DecodeState, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _part(self, ops: Any, state: DecodeState, rows: Rows, lanes: Lanes) -> tuple[Tensor, Tensor]:
         """Return the normed final hidden rows and the features of at most 64 rows."""
         sites = target_sites(state.geometry, rows)
         streams, pre = spread(self._embed[rows.token], self.config.hc_mult)
@@ -78,25 +89,23 @@ class Target:
         for index, layer in enumerate(self._layers):
             if index in self.config.taps:
                 taps[index] = mean_of_streams(streams)
-            caches = self._caches(state, rows, sites, index)
-            streams, pre = layer(ops, streams, pre, self._attend(ops, state, rows, sites, index, caches))
+            streams, pre = layer(ops, streams, pre, self._attend(ops, state, rows, sites, index, lanes))
         hidden = ops.mhc_combine_norm(streams.flatten(1), pre, self._norm, self.config.rms_eps)
         return hidden, torch.cat([taps[layer] for layer in self.config.taps], 1)
 
     def _attend(
-        self, ops: Any, state: DecodeState, rows: Rows, sites: TargetSites, index: int, caches: AttentionCaches
-    ) -> Any:
-        attention = self._layers[index].attention
+        self, ops: Any, state: DecodeState, rows: Rows, sites: TargetSites, index: int, lanes: Lanes
+    ) -> Callable[[Tensor], Tensor]:
+        attention, caches = self._layers[index].attention, self._caches(state, rows, sites, index)
         compressor = self._compressors.get(index)
 
-        def attend(x: Tensor) -> Tensor:
+        def compress(x: Tensor) -> None:
             if compressor is not None:
                 places = sites.compressed[self.config.ratios[index]]
                 open_groups = state.open_groups.get(index)
                 compressor(ops, x, rows, caches.freqs, places, state.compressed[index], open_groups)
-            return attention(ops, x, caches)
 
-        return attend
+        return lambda x: attention(ops, x, caches, lanes, None if compressor is None else compress)
 
     def _caches(self, state: DecodeState, rows: Rows, sites: TargetSites, index: int) -> AttentionCaches:
         ratio = self.config.ratios[index]
