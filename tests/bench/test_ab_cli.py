@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,12 @@ cycle = float(sys.argv[1]) * (1 + int(os.urandom(1)[0]) / 1e5)
 print(json.dumps({"cycle_us": [cycle], "output_tps": [5e6 / cycle], "accept_len": 5, "warmups": 1, "cached_tokens": 0,
   "dispatch": [{"operator": "argmax_rows", "kernel": sys.argv[2], "calls": int(sys.argv[3])}]}))
 """
+
+
+@pytest.fixture(autouse=True)
+def _own_lock(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bench that runs on this machine meanwhile is no business of these tests."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("lock")))
 
 
 @pytest.fixture

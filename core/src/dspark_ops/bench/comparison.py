@@ -79,7 +79,7 @@ class Comparison:
     tps_normalised: Estimate | None
     pairs: tuple[Pair, ...]
     control_pairs: tuple[Pair, ...]
-    arms: tuple[ArmSummary, ArmSummary] | None
+    arms: tuple[ArmSummary, ...] | None
     treated: tuple[tuple[str, str, str], ...]
     sensitivity: Sensitivity | None
     faults: tuple[str, ...]
@@ -125,7 +125,11 @@ def compare_arms(first: ArmRecord, second: ArmRecord, confidence: float = 0.95) 
         control = paired_estimate([pair.ratio for pair in pairs.control], confidence)
     ceiling = next((measured(item).ceiling for item in pairs.second if measured(item).ceiling), "")
     verdict = Verdict.VOID if faults or effect is None else decide(effect, control)
-    arms = (_summary(pairs.first, pairs), _summary(pairs.second, pairs)) if pairs.first and pairs.second else None
+    arms = (
+        (_summary("A", pairs.first, pairs), _summary("B", pairs.second, pairs))
+        if pairs.first and pairs.second
+        else None
+    )
     simulated = any(measured(item).simulated for item in pairs.launches)
     found = _sensitivity(effect, control, confidence) if interleaved else None
     return Comparison(
@@ -191,7 +195,7 @@ def _sensitivity(effect: Estimate | None, control: Estimate | None, confidence: 
     return sensitivity(deviation, origin, effect.pairs, control.pairs if control else 0, confidence)
 
 
-def _summary(launches: Sequence[Launch], pairs: Any) -> ArmSummary:
+def _summary(name: str, launches: Sequence[Launch], pairs: Any) -> ArmSummary:
     items = [measured(launch) for launch in launches]
     rates = [rate for item in items if (rate := item.tps) is not None]
     waits = [median(item.ttft_ms) for item in items if item.ttft_ms]
@@ -201,17 +205,17 @@ def _summary(launches: Sequence[Launch], pairs: Any) -> ArmSummary:
     for item in items:
         for length, count in item.histogram.items():
             histogram[length] = histogram.get(length, 0) + count
-    length = fmean(lengths) if len(lengths) == len(items) else None
+    mean = fmean(lengths) if len(lengths) == len(items) else None
     tps = median(rates) if len(rates) == len(items) else None
-    known = tps is not None and length and len(base) == len(pairs.first)
+    known = tps and mean and len(base) == len(pairs.first)
     return ArmSummary(
-        arm=launches[0].arm.value,
+        arm=name,
         launches=len(items),
         cycle_us=median(item.cycle for item in items),
         output_tps=tps,
-        tps_normalised=tps * fmean(base) / length if known and tps and length else None,
+        tps_normalised=tps * fmean(base) / mean if known and tps and mean else None,
         ttft_ms=median(waits) if waits else None,
-        accept_len=length,
+        accept_len=mean,
         verify_steps=sum(item.verify_steps for item in items),
         histogram=dict(sorted(histogram.items())),
     )

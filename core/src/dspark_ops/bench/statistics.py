@@ -34,7 +34,7 @@ __all__ = [
 
 # scipy is in the extra `bench`; numpy comes with it.
 numpy = LazyModule("numpy", "bench")
-stats = LazyModule("scipy.stats", "bench")
+scipy = LazyModule("scipy", "bench")
 
 _DRAWS = 20_000
 
@@ -105,7 +105,7 @@ def paired_estimate(ratios: Sequence[float], confidence: float = 0.95) -> Estima
     count = len(ratios)
     mean = math.fsum(ratios) / count
     deviation = _deviation(ratios, mean)
-    half = float(stats.t.ppf(0.5 + confidence / 2, count - 1)) * deviation / math.sqrt(count)
+    half = float(scipy.stats.t.ppf(0.5 + confidence / 2, count - 1)) * deviation / math.sqrt(count)
     return Estimate(mean, mean - half, mean + half, deviation, count, count - 1, confidence)
 
 
@@ -125,7 +125,7 @@ def two_sample_estimate(first: Sequence[float], second: Sequence[float], confide
     weights = [part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True)]
     freedom = sum(parts) ** 2 / sum(weights) if sum(weights) else float(len(first) + len(second) - 2)
     mean = means[0] - means[1]
-    half = float(stats.t.ppf(0.5 + confidence / 2, freedom)) * error
+    half = float(scipy.stats.t.ppf(0.5 + confidence / 2, freedom)) * error
     size = min(len(first), len(second))
     return Estimate(mean, mean - half, mean + half, error * math.sqrt(size), size, freedom, confidence)
 
@@ -135,7 +135,7 @@ def p_value(estimate: Estimate) -> float:
     error = estimate.deviation / math.sqrt(estimate.pairs)
     if error == 0.0:
         return 1.0 if estimate.mean == 0.0 else 0.0
-    return float(2 * stats.t.sf(abs(estimate.mean) / error, estimate.freedom))
+    return float(2 * scipy.stats.t.sf(abs(estimate.mean) / error, estimate.freedom))
 
 
 def power(effect: float, deviation: float, pairs: int, confidence: float = 0.95) -> float:
@@ -149,9 +149,9 @@ def power(effect: float, deviation: float, pairs: int, confidence: float = 0.95)
     """
     if deviation == 0.0:
         return float(effect != 0.0)
-    edge = float(stats.t.ppf(0.5 + confidence / 2, pairs - 1))
+    edge = float(scipy.stats.t.ppf(0.5 + confidence / 2, pairs - 1))
     shift = abs(effect) / deviation * math.sqrt(pairs)
-    return float(stats.nct.sf(edge, pairs - 1, shift) + stats.nct.cdf(-edge, pairs - 1, shift))
+    return float(scipy.stats.nct.sf(edge, pairs - 1, shift) + scipy.stats.nct.cdf(-edge, pairs - 1, shift))
 
 
 def verdict_power(
@@ -182,7 +182,7 @@ def verdict_power(
 
 def _drawn(random: Any, deviation: float, pairs: int, confidence: float) -> tuple[Array, Array]:
     """Return means and half-widths of experiments without an effect: a normal mean and, apart from it, a chi-square."""
-    edge = float(stats.t.ppf(0.5 + confidence / 2, pairs - 1))
+    edge = float(scipy.stats.t.ppf(0.5 + confidence / 2, pairs - 1))
     means = random.normal(0.0, deviation / math.sqrt(pairs), _DRAWS)
     deviations = deviation * numpy.sqrt(random.chisquare(pairs - 1, _DRAWS) / (pairs - 1))
     return means, edge * deviations / math.sqrt(pairs)

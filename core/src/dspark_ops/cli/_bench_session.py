@@ -8,20 +8,45 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from dspark_ops.bench.comparison import Comparison
 from dspark_ops.bench.design import Slot
 from dspark_ops.bench.record import ArmRecord, Launch
 from dspark_ops.bench.session import Session, machine_alone, run_session
 from dspark_ops.cli._show import console
-from dspark_ops.errors import ConfigError
+from dspark_ops.errors import ConfigError, MissingDependencyError
 
 _FILES = ("A.json", "B.json", "report.json", "report.html")
+
+
+def check_packages(page: bool) -> None:
+    """Refuse what would need a package that is not installed, before it has taken an hour.
+
+    Args:
+        page: a page with plots is asked for.
+
+    Raises:
+        MissingDependencyError: one is missing.
+    """
+    missing = [name for name in ("scipy", *(["matplotlib"] if page else [])) if find_spec(name) is None]
+    if missing:
+        raise MissingDependencyError(
+            f"this needs {' and '.join(missing)}, which is not installed: run  pip install 'dspark-ops[bench]'"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +119,10 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[Slot, Launch | None
     if quiet or not screen.is_terminal:
         yield _Lines(total, quiet)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("launches"))
-    with Progress(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=screen) as bar:
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    columns += [TextColumn("launches"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
+    # A launch takes longer than the window in which rich looks for finished steps.
+    with Progress(*columns, console=screen, speed_estimate_period=float("inf")) as bar:
         task = bar.add_task("", total=total)
 
         def show(slot: Slot, launch: Launch | None) -> None:

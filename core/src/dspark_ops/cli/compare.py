@@ -10,8 +10,10 @@ import typer
 
 from dspark_ops.bench.comparable import incomparable
 from dspark_ops.bench.comparison import Verdict, compare_arms
+from dspark_ops.bench.design import Arm
 from dspark_ops.bench.record import read_arm
 from dspark_ops.cli._bench_report import print_comparison, report_of
+from dspark_ops.cli._bench_session import check_packages
 from dspark_ops.cli._options import JsonOption
 from dspark_ops.cli._show import console, print_json
 from dspark_ops.errors import ConfigError, EvidenceError
@@ -34,11 +36,16 @@ def compare(
     pairs, and the report says so. Exit code 1 means that they cannot be compared, with the fields that differ, or that
     no statement can be made.
     """
+    check_packages(page=html is not None)
     records = read_arm(first), read_arm(second)
     if records[0].session == records[1].session and [record.arm.value for record in records] != ["A", "B"]:
         got = " and ".join(record.arm.value for record in records)
         raise ConfigError(f"wanted arm A, then arm B, of session {records[0].session}: got {got}")
-    a, b = (replace(record, declared=(*record.declared, *(treatment or ()))) for record in records)
+    # Of two sessions, the first file is A and the second is B, whatever they were when they were measured.
+    a, b = (
+        replace(record, arm=arm, declared=(*record.declared, *(treatment or ())))
+        for record, arm in zip(records, (Arm.A, Arm.B), strict=True)
+    )
     if differences := incomparable(a, b):
         lines = "".join(f"\n  {difference}" for difference in differences)
         heads = " ".join(f"--treatment {difference.field}" for difference in differences)

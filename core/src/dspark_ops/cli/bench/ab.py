@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +14,11 @@ from dspark_ops.bench.design import schedule
 from dspark_ops.bench.launching import ArmSpec
 from dspark_ops.bench.session import Session
 from dspark_ops.cli._bench_report import print_comparison, report_of
-from dspark_ops.cli._bench_session import Output, measured_launches
+from dspark_ops.cli._bench_session import Output, check_packages, measured_launches
 from dspark_ops.cli._decode_prompts import prompts_of
 from dspark_ops.cli._options import JsonOption, configured
 from dspark_ops.cli._show import console, print_json
-from dspark_ops.errors import ConfigError, MissingDependencyError
+from dspark_ops.errors import ConfigError
 from dspark_ops.suggest import did_you_mean
 
 Texts = list[str] | None
@@ -110,7 +109,7 @@ def ab(
         time_limit=time_limit,
         selection=selection,
     )
-    _check_packages("scipy", *(["matplotlib"] if out else []))
+    check_packages(page=out is not None)
     output = Output.prepared(out)
     launches = measured_launches(session, output, quiet=as_json, allow_concurrent=allow_concurrent)
     records = session.records(launches)
@@ -124,15 +123,6 @@ def ab(
         output.say()
     if comparison.verdict is Verdict.VOID:
         raise typer.Exit(1)
-
-
-def _check_packages(*names: str) -> None:
-    """Refuse a bench whose end would need what is not installed, before it has taken an hour."""
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"this needs {' and '.join(missing)}, which is not installed: run  pip install 'dspark-ops[bench]'"
-        )
 
 
 def _spec(model: Path | None, texts: list[str], **options: Any) -> Any:
