@@ -17,6 +17,7 @@ from dspark_ops.api import (
 from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
 _ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True)
+_KV_LAYOUTS = ("kv_v4", "kv_v41", "kv_v41_fp4", "kv_v41_new", "kv_v41_fp4_new")
 _POSITIONS = dtype("positions", "int64", "int32")
 
 _Q_ROPE_STORE = Kernel(
@@ -84,8 +85,8 @@ _K_NORM_ROPE_STORE = Kernel(
         dtype("out_loc", "int32"),
         unit_last_stride("kv"),
         contiguous("weight", "freqs", "positions", "out_loc", "cache"),
-        layout("cache", "kv_v4"),
-        option("layout").is_("kv_v4"),
+        layout("cache", *_KV_LAYOUTS),
+        option("layout").one_of(*_KV_LAYOUTS),
         axis("D").one_of(512),
         axis("P").one_of(64),
         axis("B").at_most(2**31 - 1),
@@ -94,7 +95,7 @@ _K_NORM_ROPE_STORE = Kernel(
     traits=_ROW_BY_ROW,
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one warp per row; about 1870 bytes per row; layout kv_v4 alone; 64-bit offsets",
+    note="1 launch, one warp per row; about 1870 bytes per row; 64-bit offsets",
 )
 
 _SPARSE_MLA_DECODE = Kernel(

@@ -1,4 +1,4 @@
-"""Portable ``k_norm_rope_store`` for the layout ``kv_v4``."""
+"""Portable ``k_norm_rope_store`` for the layouts of V4 and of V4.1."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from dspark_ops_triton.blocks.kv_v4 import (
     store_entry,
     turn_last_group,
 )
+from dspark_ops_triton.kv_store_v41 import empty_page, store_rows_v41
 
 #: One warp holds a row: its sums are shuffles, without memory that programs of several warps meet in.
 WARPS = 1
@@ -66,20 +67,24 @@ def k_norm_rope_store(
         out_loc: [B] int32 cache slots. A row with a negative slot, or one beyond the last page, writes nothing.
         cache: [pages, page_bytes] uint8, contiguous, written at the kept slots only.
         page_size: slots of a page, a power of two.
-        layout: ``kv_v4``.
+        layout: ``kv_v4``, ``kv_v41``, ``kv_v41_fp4``, or one of the last two with ``_new``.
         eps: added to the mean square, under the root.
 
     Raises:
         ValueError: another layout, rows that are not 512 wide, or a cache that has not this page size. Nothing is
             written then.
 
-    Bytes moved: about 1870 per row: 1024 read, 256 of the table, 583 written. Launches: 1, none for no rows.
+    Bytes moved: about 1870 per row: 1024 read, 256 of the table, 583 written, or 528 and 288 in the layouts of V4.1.
+    Launches: 1, none for no rows.
 
-    Source: N7.2.
+    Source: N7.2, N7.3.
     """
-    if layout != "kv_v4" or kv.shape[1] != WIDTH or freqs.shape[1] != ROPE:
-        got = f"layout {layout}, {kv.shape[1]} and {freqs.shape[1]}"
-        raise ValueError(f"k_norm_rope_store: wanted layout kv_v4, {WIDTH} lanes and {ROPE} rotated ones, got {got}")
+    if kv.shape[1] != WIDTH or freqs.shape[1] != ROPE:
+        got = f"{kv.shape[1]} and {freqs.shape[1]}"
+        raise ValueError(f"k_norm_rope_store: wanted {WIDTH} lanes and {ROPE} rotated ones, got {got}")
+    if layout != "kv_v4":
+        store_rows_v41(kv, weight, freqs, positions, out_loc, cache, page_size, layout, eps)
+        return
     units = page_units("k_norm_rope_store", cache, page_size)
     rows = kv.shape[0]
     if rows:
@@ -97,17 +102,21 @@ def launch_options() -> dict[str, Any]:
 
 
 def prepare_k_norm_rope_store(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
-    """Return `k_norm_rope_store`, compiled for both dtypes of positions, and rows at 16-byte boundaries and not."""
+    """Return `k_norm_rope_store`, compiled for the site's layout and both dtypes of positions.
+
+    Compiled are rows at 16-byte boundaries and rows that are not.
+    """
     if device.arch.vendor != "cpu":
         buffer = torch.zeros(WIDTH + 1, dtype=torch.bfloat16, device="cuda")
         freqs = torch.zeros(1, ROPE, device="cuda")
         position = torch.zeros(1, dtype=torch.int64, device="cuda")
-        cache = torch.zeros(1, 1152, dtype=torch.uint8, device="cuda")
+        layout = site.options.get("layout", "kv_v4")
+        cache = torch.zeros(1, 1152, dtype=torch.uint8, device="cuda") if layout == "kv_v4" else empty_page(layout)
         nowhere = torch.full((1,), -1, dtype=torch.int32, device="cuda")
         for first in (0, 1):
             for positions in (position, position.int()):
                 kv = buffer[first : first + WIDTH].view(1, WIDTH)
-                k_norm_rope_store(kv, buffer[:WIDTH], freqs, positions, nowhere, cache, 1)
+                k_norm_rope_store(kv, buffer[:WIDTH], freqs, positions, nowhere, cache, 1, layout)
     return k_norm_rope_store
 
 

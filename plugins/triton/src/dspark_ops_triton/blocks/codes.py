@@ -24,6 +24,13 @@ def ue8m0_v4page(amax):
 
 
 @triton.jit
+def ue8m0_v41page(amax):
+    """Return the scale byte, int32, of a group of a V4.1 page: pow2ceil(max(amax / 448, 1e-4)) (N0.4, V41PAGE)."""
+    scale = tl.div_rn(amax, tl.full(amax.shape, 448.0, tl.float32))
+    return pow2ceil_byte(tl.maximum(scale, 1e-4))
+
+
+@triton.jit
 def ue8m0_fp4_fake(amax):
     """Return the scale byte, int32, of a group that is only rounded to fp4: pow2ceil(max(amax, 6 * 2**-126) * fl(1/6)).
 
@@ -134,12 +141,24 @@ def e2m1_round_ties_to_smaller(value):
 
 
 @triton.jit
-def e2m1_code_without_minus_zero(value):
-    """Return e2m1 codes 0 to 15, int32, of float32 values that are on the grid; minus zero gives 0 (A0.2)."""
+def _e2m1_magnitude(value):
+    """Return the codes 0 to 7, int32, of the magnitudes of values on the grid."""
     magnitude = tl.abs(value)
     # 0, 0.5 and 1 are the codes 0, 1 and 2; from 1 on, a code is the exponent and one bit of the fraction.
     above = (magnitude.to(tl.int32, bitcast=True) >> 22) - (127 * 2 - 2)
-    code = tl.where(magnitude >= 1.0, above, (magnitude > 0.0).to(tl.int32))
+    return tl.where(magnitude >= 1.0, above, (magnitude > 0.0).to(tl.int32))
+
+
+@triton.jit
+def e2m1_code(value):
+    """Return e2m1 codes 0 to 15, int32, of float32 values that are on the grid; minus zero gives 8 (N7.3)."""
+    return _e2m1_magnitude(value) | ((value.to(tl.int32, bitcast=True) >> 28) & 8)
+
+
+@triton.jit
+def e2m1_code_without_minus_zero(value):
+    """Return e2m1 codes 0 to 15, int32, of float32 values that are on the grid; minus zero gives 0 (A0.2)."""
+    code = _e2m1_magnitude(value)
     return tl.where(value < 0.0, code | 8, code)
 
 
