@@ -31,6 +31,9 @@ from dspark_ops.api import (
 )
 from dspark_ops.errors import SelectionError
 from dspark_ops.selection.device import Device
+from dspark_ops.selection.evidence import Proof
+from dspark_ops.selection.knowledge import Knowledge
+from dspark_ops.selection.known_bad import KnownFault
 from dspark_ops.selection.settings import OperatorSettings, Policy
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -106,6 +109,26 @@ def test_explain_shows_the_origin_of_each_setting(fakes: Any, kernels: list[Any]
 def test_explain_shows_the_parts_of_a_decomposition(fakes: Any, kernels: list[Any]) -> None:
     plan = fakes.plan(*kernels, device=DEVICE, packages=missing, rows=range(1, 9), operators=("pick_and_tidy",))
     check("explain_parts", plan.explain("pick_and_tidy"))
+
+
+def test_explain_shows_records_the_lock_known_faults_and_quarantine(fakes: Any, kernels: list[Any]) -> None:
+    settings = fakes.settings(
+        Policy(lock="prefer", evidence=Evidence.CONFORMANT),
+        {"policy.lock": "dspark-ops.toml:2", "policy.evidence": "dspark-ops.toml:3"},
+    )
+    fault = KnownFault(
+        "triton/pick/chunks", "hangs", "https://example.invalid/7", ("sm_103",), {"packaging": ">=20"},
+        origin="known_bad.json",
+    )  # fmt: skip
+    knowledge = Knowledge(
+        proofs={"triton/pick/blocks": Proof(Evidence.CONFORMANT, "conformant by check, B300 (sm_103), 2026-07-01")},
+        faults=(fault,),
+        quarantined={"other/pick/broken": "it ended its process by signal SIGSEGV"},
+        locked={("pick", ("verify", (("V", 4096),))): {6: "triton/pick/blocks"}},
+        lock_origin="dspark-ops.lock",
+    )
+    plan = fakes.plan(*kernels, device=DEVICE, packages=missing, settings=settings, rows=[6], knowledge=knowledge)
+    check("explain_trust", plan.explain("pick"))
 
 
 def test_a_report_has_one_line_per_operator_site_and_bucket(fakes: Any, kernels: list[Any]) -> None:

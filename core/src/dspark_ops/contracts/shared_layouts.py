@@ -91,7 +91,7 @@ SHARED_LAYOUTS: Final[Mapping[str, SharedLayout]] = {
             ),
             "N8.4, A1, A17b",
         ),
-        # The readers are matrix products, which are the engine's own.
+        # The readers are matrix products, which are the engine's own. That of silu_mul_clamp_mxfp8 reads other scales.
         SharedLayout(
             "mxfp8_scales",
             "scale bytes of activations: every producer writes what the matrix products read",
@@ -99,10 +99,9 @@ SHARED_LAYOUTS: Final[Mapping[str, SharedLayout]] = {
             (
                 Sharer("mxfp8_quantize", True, (), "layout"),
                 Sharer("mhc_combine_norm_mxfp8", True, fixed="sf_128x4"),
-                Sharer("silu_mul_clamp_mxfp8", True, fixed="sf_128x4"),
                 Sharer("rope_wo_a_mxfp8", True, fixed="sf_128x4"),
             ),
-            "N12, N3.4, A9, N5",
+            "N12, N3.4, N5",
         ),
     )
 }

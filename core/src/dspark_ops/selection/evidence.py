@@ -21,7 +21,16 @@ from dspark_ops.selection.registry import RegisteredKernel, Registry
 from dspark_ops.selection.sources import source_digest
 from dspark_ops.selection.written import write_atomically
 
-__all__ = ["EvidenceRecord", "Proof", "digest_of", "proofs", "read_evidence", "shipped_evidence", "write_evidence"]
+__all__ = [
+    "EvidenceRecord",
+    "Proof",
+    "add_evidence",
+    "digest_of",
+    "proofs",
+    "read_evidence",
+    "shipped_evidence",
+    "write_evidence",
+]
 
 SCHEMA: Final = "dspark-ops evidence 1"
 CONFORMANCE: Final = "dspark-ops conformance 1"
@@ -80,6 +89,17 @@ def write_evidence(path: Path, records: Iterable[EvidenceRecord]) -> None:
     """Write records, one per line, sorted; a reader sees the old file or the whole new one."""
     lines = sorted(json.dumps(encode(record), sort_keys=True) for record in records)
     write_atomically(path, f'{{"schema": "{SCHEMA}", "records": [\n' + ",\n".join(lines) + "\n]}\n")
+
+
+def add_evidence(path: Path, records: Iterable[EvidenceRecord]) -> None:
+    """Add records to a file; a newer one replaces those of its kernel, architecture and kind of run.
+
+    Raises:
+        ConfigError: the file exists and holds something else.
+    """
+    kept = read_evidence([str(path)]) if path.exists() else ()
+    found = {(record.kernel, record.arch, record.by): record for record in (*kept, *records)}
+    write_evidence(path, found.values())
 
 
 def read_evidence(paths: Sequence[str], origin: str = "files.evidence") -> tuple[EvidenceRecord, ...]:

@@ -45,11 +45,9 @@ class Knowledge:
     times_origin: str = ""
 
     def proved(self, candidate: Candidate) -> Candidate:
-        """Return a candidate with what the records say of it: a failed run takes its claim away."""
+        """Return a candidate with what the records say of it: where there is one, the manifest's claim is not shown."""
         proof = self.proofs.get(candidate.id)
-        if proof is None or (not proof.failed and proof.level.order < candidate.evidence.order):
-            return candidate
-        return replace(candidate, evidence=proof.level, origin=proof.text)
+        return candidate if proof is None else replace(candidate, evidence=proof.level, origin=proof.text)
 
     def refusals(self, candidate: Candidate, device: Device) -> Iterator[Reason]:
         """Yield why a kernel may not serve on a device whatever it claims: a known fault, or a quarantine."""
