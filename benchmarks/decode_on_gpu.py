@@ -5,7 +5,7 @@
 A greedy token can differ where two logits are nearly equal: kernels and references round sums differently, by a unit
 of bfloat16 here and there, and the layers behind carry that on. So for the first different token of a prompt both
 targets see the same tokens before it, and what is recorded is the distance of the two tokens' logits on the CPU, and
-how far the GPU's logits are from the CPU's there. The same deviation is taken at the end of every prompt's CPU text, to
+how far the GPU's logits are from the CPU's there. The same deviation is taken at the end of some prompts' CPU texts, to
 say what is usual. DSpark on the GPU is compared with plain decoding on the GPU too.
 """
 
@@ -24,6 +24,8 @@ import dspark_ops
 from dspark_ops.decode import DecodeOptions, Request, decode_plain, generate, load_model
 from dspark_ops.decode.v41.rows import Rows
 
+#: About so many prompts say which deviation of logits is usual.
+SOME = 12
 MODEL = Path(__file__).parents[1] / "examples" / "tiny_v41"
 
 
@@ -57,7 +59,8 @@ def main() -> None:
         for number, (request, mine, theirs) in enumerate(zip(requests, tokens, wanted, strict=True))
         if mine != theirs
     ]
-    usual = [deviation(model, cpu, [*request.prompt, *text])[0] for request, text in zip(requests, wanted, strict=True)]
+    some = list(zip(requests, wanted, strict=True))[:: max(1, len(requests) // SOME)]
+    usual = [deviation(model, cpu, [*request.prompt, *text])[0] for request, text in some]
     plan = model.plan()
     report = {
         "what": "greedy DSpark decoding of the shipped prompts on the GPU, each token compared with the CPU's",

@@ -107,6 +107,7 @@ def _options() -> Any:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--prepare-seconds", type=float, default=180.0, help="no group is begun after this")
     parser.add_argument("--missing", action="store_true", help="go on with what the file lacks or has as failed")
+    parser.add_argument("--wait-for", type=Path, help="file that must exist before anything is timed")
     parser.add_argument("--logs", type=Path, help="folder that keeps the workers' logs")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -156,6 +157,8 @@ def _run_all(
                 workers.append(_start(options, folder, len(workers), ops, until))
         time.sleep(POLL)
     print(f"prepared after {time.time() - begin:.0f} s", flush=True)
+    while options.wait_for and not options.wait_for.exists():
+        time.sleep(POLL)
     facts = _machine()
     floor = MachineFloor.from_json(facts["floor"])
     yield groups, facts

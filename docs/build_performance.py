@@ -1,7 +1,7 @@
 """Writes docs/performance.md and its plots from the recorded figures: ``python docs/build_performance.py``.
 
-Reads ``benchmarks/results/h200.json`` (from ``benchmarks/record_gpu.py``), and where they exist ``cycle_h200.json``
-(``dspark-ops bench cycle --write``) and ``decode_h200.json`` (``benchmarks/decode_on_gpu.py``). ``--check`` says if the
+Reads ``benchmarks/results/h200.json``, and where they exist ``cycle_h200.json``, ``cycle_reference_h200.json`` and
+``decode_h200.json``; ``benchmarks/record_all.py`` writes them. ``--check`` says if the
 page is up to date.
 """
 
@@ -35,16 +35,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
     check = parser.parse_args().check
-    report, cycle, decode = (_read(name) for name in ("h200.json", "cycle_h200.json", "decode_h200.json"))
+    report, decode = _read("h200.json"), _read("decode_h200.json")
+    cycles = [found for found in map(_read, ("cycle_h200.json", "cycle_reference_h200.json")) if found]
     if report is None:
-        sys.exit(f"{RESULTS / 'h200.json'} does not exist: run benchmarks/record_gpu.py on a GPU")
-    text = "\n".join(page(report, cycle, decode, tomllib.loads(REASONS.read_text(encoding="utf-8")))) + "\n"
+        sys.exit(f"{RESULTS / 'h200.json'} does not exist: run benchmarks/record_all.py on a GPU")
+    text = "\n".join(page(report, cycles, decode, tomllib.loads(REASONS.read_text(encoding="utf-8")))) + "\n"
     if check:
         if PAGE.read_text(encoding="utf-8") != text:
             sys.exit("docs/performance.md is not up to date: run python docs/build_performance.py")
         return
     PAGE.write_text(text, encoding="utf-8")
-    draw(report, cycle)
+    draw(report, cycles)
 
 
 def _read(name: str) -> dict[str, Any] | None:
@@ -52,7 +53,7 @@ def _read(name: str) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def draw(report: Mapping[str, Any], cycle: Mapping[str, Any] | None) -> None:
+def draw(report: Mapping[str, Any], cycles: Sequence[Mapping[str, Any]]) -> None:
     """Draw the plots that the page shows."""
     import performance_plots as plots
 
@@ -60,13 +61,13 @@ def draw(report: Mapping[str, Any], cycle: Mapping[str, Any] | None) -> None:
     groups = figures.measured(report["groups"])
     plots.operators_at(groups, 6, IMAGES / "operators.svg")
     plots.over_rows(groups, "sglang", IMAGES / "rows_sglang.svg")
-    if cycle is not None:
+    for cycle in cycles[:1]:
         plots.cycle_parts(cycle, IMAGES / "cycle.svg")
 
 
 def page(
     report: Mapping[str, Any],
-    cycle: Mapping[str, Any] | None,
+    cycles: Sequence[Mapping[str, Any]],
     decode: Mapping[str, Any] | None,
     reasons: dict[str, str],
 ) -> Iterator[str]:
@@ -79,8 +80,8 @@ def page(
     yield from _targets(groups, reasons)
     yield from _floors(groups, reasons)
     yield from _table(groups)
-    if cycle is not None:
-        yield from _cycle(cycle)
+    if cycles:
+        yield from _cycle(cycles)
     if decode is not None:
         yield from _decode(decode)
     yield from _not_measured(groups)
@@ -110,7 +111,7 @@ def _method(report: Mapping[str, Any]) -> Iterator[str]:
         "few kilobytes reads from the cache whatever one does.\n"
     )
     yield (
-        "Again: `python benchmarks/record_gpu.py --out benchmarks/results/h200.json`, then "
+        "Again: `python benchmarks/record_all.py --results benchmarks/results`, then "
         "`python docs/build_performance.py`. One operator: `dspark-ops bench micro --op argmax_rows --vs torch,sglang`."
     )
 
@@ -190,26 +191,31 @@ def _table(groups: Sequence[figures.Group]) -> Iterator[str]:
         yield f"| `{group['op']}` | {group['rows']} | {' | '.join(cells)} |"
 
 
-def _cycle(report: Mapping[str, Any]) -> Iterator[str]:
-    yield f"\n## A whole cycle: {report['rows']} verify rows\n"
+def _cycle(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield f"\n## A whole cycle: {reports[0]['rows']} verify rows\n"
     yield (
         "All operators of one static greedy cycle in one graph, at the counts of V4.1-Flash (40 layers, 3 draft "
-        "stages), matrix products and collectives left out; two plans in turn.\n"
+        "stages), matrix products and collectives left out; two plans in turn. `planned` is what a plan chooses, "
+        "`parts` serves fused operators by their parts, `reference` everything by torch. An operator that one plan "
+        "cannot capture is left out of both.\n"
     )
-    yield "| plan | us | first to last decile | launches | copies and fills |"
-    yield "| --- | --- | --- | --- | --- |"
-    for name, arm in report["arms"].items():
-        span = f"{arm['p10_us']:.0f} to {arm['p90_us']:.0f}"
-        yield f"| {name} | {arm['median_us']:.0f} | {span} | {arm['launches']} | {arm['copies_and_fills']} |"
+    yield "| plan | us | first to last decile | launches | copies and fills | operators left out |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for report in reports:
+        left = ", ".join(sorted({f"`{entry['operator']}`" for entry in report["left_out"]})) or "none"
+        for name, arm in report["arms"].items():
+            span = f"{arm['p10_us']:.0f} to {arm['p90_us']:.0f}"
+            counts = f"{arm['launches']} | {arm['copies_and_fills']}"
+            yield f"| {name} | {arm['median_us']:.0f} | {span} | {counts} | {left} |"
     yield "\n![parts of a cycle](images/performance/cycle.svg)\n"
-    for entry in report["left_out"]:
-        yield f"Left out of both: `{entry['operator']}` at {entry['site']}, {entry['calls']} calls: {entry['why']}\n"
+    for entry in reports[0]["left_out"]:
+        yield f"`{entry['operator']}` at {entry['site']}, {entry['calls']} calls, is left out: {entry['why']}\n"
+    planned = next(iter(reports[0]["arms"]))
     references = {
-        entry["operator"] for entry in report["operators"] for name in report["arms"]
-        if entry[name]["kernel"].endswith("/reference") and name.startswith("a")
-    }  # fmt: skip
+        entry["operator"] for entry in reports[0]["operators"] if entry[planned]["kernel"].endswith("/reference")
+    }
     if references:
-        yield f"Served by torch references in plan a: {', '.join(f'`{name}`' for name in sorted(references))}."
+        yield f"Served by torch references even so: {', '.join(f'`{name}`' for name in sorted(references))}."
 
 
 def _decode(report: Mapping[str, Any]) -> Iterator[str]:
@@ -219,15 +225,18 @@ def _decode(report: Mapping[str, Any]) -> Iterator[str]:
         f"give the CPU's tokens to the last one."
     )
     if report["differences"]:
-        yield "\n| prompt | first different token | CPU logits there | apart by | GPU logits differ from the CPU's by |"
+        usual = report["usual_deviation"]
+        yield (
+            f"\nAll differences are listed. Kernels and references round sums differently; at the end of other texts "
+            f"the GPU's logits differ from the CPU's by {usual['median']:.3f} in the median and {usual['largest']:.3f} "
+            f"at most. Two logits that are closer than twice such a deviation can change places. "
+            f"{report['same_as_plain_on_the_gpu']} prompts give with DSpark what plain decoding on the GPU gives."
+        )
+        yield "\n| prompt | first different token | CPU logits of both | apart by | deviation of the logits there |"
         yield "| --- | --- | --- | --- | --- |"
         for one in report["differences"]:
             logits = " and ".join(f"{value:.3f}" for value in one["logits"])
-            deviation = one.get("deviation")
-            yield (
-                f"| {one['prompt']} | {one['at']} | {logits} | {one['distance']:.3f} | "
-                f"{'-' if deviation is None else f'{deviation:.3f}'} |"
-            )
+            yield f"| {one['prompt']} | {one['at']} | {logits} | {one['distance']:.3f} | {one['deviation']:.3f} |"
 
 
 def _not_measured(groups: Sequence[figures.Group]) -> Iterator[str]:
