@@ -58,9 +58,11 @@ class Replay(Generic[_T]):
         try:
             with torch.cuda.graph(graph, pool=self._pool):
                 self._result = self._function()
-        except CaptureError:
-            raise
         except RuntimeError as error:
+            # A capture that was broken off fails once more at its end; what broke it says more.
+            for cause in (error, error.__context__):
+                if isinstance(cause, CaptureError):
+                    raise cause from None
             raise CaptureError(
                 f"{self._name} cannot be captured: {str(error).splitlines()[0]}; what it runs between operators must "
                 "not wait for the host"

@@ -93,7 +93,7 @@ def verify_step(model: Model, ops: Any, state: DecodeState, buffers: StepBuffers
     candidates = torch.cat((buffers.anchor.unsqueeze(1), buffers.drafts[:, : width - 1]), 1)
     live = (columns < buffers.lens.unsqueeze(1)) & buffers.live.unsqueeze(1)
     rows = Rows(
-        buffers.slot.unsqueeze(1).expand_as(candidates).flatten(),
+        buffers.slot.repeat_interleave(width),
         (buffers.start.unsqueeze(1) + columns).flatten(),
         torch.where(live, candidates, 0).flatten(),
         live.flatten(),
