@@ -14,7 +14,7 @@ from dspark_ops.cli import main
 
 SCRIPT = """
 import json, os, sys
-cycle = float(sys.argv[1]) * (1 + int(os.urandom(1)[0]) / 1e5)
+cycle = float(sys.argv[1]) * (1 + os.urandom(1)[0] / 1e6)
 print(json.dumps({"cycle_us": [cycle], "output_tps": [5e6 / cycle], "accept_len": 5, "warmups": 1, "cached_tokens": 0,
   "dispatch": [{"operator": "argmax_rows", "kernel": sys.argv[2], "calls": int(sys.argv[3])}]}))
 """
@@ -52,7 +52,7 @@ def test_two_commands_are_compared_and_the_records_give_the_same_verdict_again(
         "--b-cmd", words(script, 4500, "fast/argmax_rows/x"), "--pairs", 2, "--expect-b", "fast/*", "--out", out,
     )  # fmt: skip
     assert code == 0
-    assert "B is faster: +11." in text and "A against A" in text and "not shown" in text
+    assert "B is faster: +11.1" in text and "A against A" in text and "not shown" in text
     assert len(progress.splitlines()) == 8 and "[1/8] arm A (pair 0)" in progress
     assert {path.name for path in out.iterdir()} == {"A.json", "B.json", "report.json", "report.html"}
     report = json.loads((out / "report.json").read_text())
