@@ -271,6 +271,8 @@ def test_where_sites_differ_the_call_names_its_site(ops: BoundOps) -> None:
             operator(x)
         with pytest.raises(BindingError, match="is not called at site 'commit': its sites are verify, draft"):
             operator(x, site="commit")
+        with FakeTensorMode() as mode, pytest.raises(BindingError, match="is bound differently at its sites"):
+            operator(mode.from_tensor(x))
 
 
 def test_an_output_that_shares_memory_is_copied(ops: BoundOps) -> None:

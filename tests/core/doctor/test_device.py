@@ -47,6 +47,11 @@ def test_a_torch_that_is_built_for_something_else_is_found(ask: Any, device: str
     assert "pytorch.org" in finding.fix
 
 
+def test_a_gpu_without_torch_is_found(ask: Any) -> None:
+    finding = ask.one("accelerator", torch=TorchFacts())
+    assert finding.finding == "torch is not installed, so no operator can run on this sm_90"
+
+
 @pytest.mark.parametrize("value", ["", "-1"])
 def test_a_variable_that_hides_the_gpu_is_found(ask: Any, value: str) -> None:
     finding = ask.one("accelerator", environment={"CUDA_VISIBLE_DEVICES": value})

@@ -22,6 +22,7 @@ ENVIRON = {name: value for name, value in os.environ.items() if not name.startsw
 @pytest.fixture(autouse=True)
 def _no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # the caches' default place
     for name in os.environ:
         if name.startswith("DSPARK_OPS_"):
             monkeypatch.delenv(name)

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from dspark_ops import contracts as _contracts
 from dspark_ops._lazy import torch
 from dspark_ops.binding.bind import bind
-from dspark_ops.binding.bound import BoundOps
+from dspark_ops.binding.bound import BoundOps, OpsView
 from dspark_ops.binding.fake_outputs import returned_outputs, shapes_only
 from dspark_ops.contracts.contract import REQUIRED, Argument, Contract, Option
 from dspark_ops.errors import BindingError
@@ -112,8 +112,10 @@ def register_torch_ops(plan: Plan, ops: BoundOps | None = None, *, namespace: st
     make_library: Any = torch.library.Library  # torch leaves it without types
     library = make_library(namespace, "FRAGMENT")
     registered = TorchOps(namespace, tuple(bound), plan.digest, library)
+    sites = dict.fromkeys(site for name in registered for site in _sites(bound.plan, name))
+    views = {site: bound.at(site=site) for site in sites}
     for name in registered:
-        _register(library, namespace, bound, _contracts.get(name))
+        _register(library, namespace, _contracts.get(name), *_functions(bound, views, name))
     library.define(f"{DIGEST}() -> str")
     library.impl(DIGEST, registered.__call__, "CompositeExplicitAutograd")
     return registered
@@ -140,23 +142,23 @@ def _parameter(parameter: Argument | Option, index: int) -> str:
     return f"{kind} {parameter.name}{default}"
 
 
-def _register(library: Any, namespace: str, ops: BoundOps, contract: Contract) -> None:
-    by_site = _functions(ops, contract.name)
+def _register(library: Any, namespace: str, contract: Contract, by_site: Mapping[str, Function], refusal: str) -> None:
     returned = len(returned_outputs(contract))
 
     def find(site: str) -> Function:
+        if not site and refusal:
+            raise BindingError(refusal)
         function = by_site.get(site)
         if function is None:
-            raise BindingError(
-                f"{contract.name} is not called at site {site!r}: its sites are {', '.join(filter(None, by_site))}"
-            )
+            sites = ", ".join(filter(None, by_site))
+            raise BindingError(f"{contract.name} is not called at site {site!r}: its sites are {sites}")
         return function
 
     def run(*arguments: Any, site: str = "") -> Any:
         return _owned(find(site)(*arguments), arguments, returned)
 
     def fake(*arguments: Any, site: str = "") -> Any:
-        find(site)
+        find(site)  # a call without a kernel is refused while it is traced
         return shapes_only(contract, arguments)
 
     # A kernel's region is judged by strides, so the compiler must hand over those that the program had.
@@ -166,23 +168,17 @@ def _register(library: Any, namespace: str, ops: BoundOps, contract: Contract) -
     torch.library.register_fake(f"{namespace}::{contract.name}", fake, lib=library)
 
 
-def _functions(ops: BoundOps, name: str) -> dict[str, Function]:
-    """Return an operator's callable per site, and under the empty name the one for every site."""
-    functions: dict[str, Function] = {}
+def _functions(ops: BoundOps, views: Mapping[str, OpsView], name: str) -> tuple[dict[str, Function], str]:
+    """Return an operator's callable per site, under the empty name the one for every site; or why there is none."""
+    by_site = {site: getattr(view, name) for site, view in views.items() if site in _sites(ops.plan, name)}
     try:
-        functions[""] = getattr(ops, name)
+        return {"": getattr(ops, name), **by_site}, ""
     except BindingError as refusal:
-        functions[""] = _refusing(str(refusal).replace(f"ops.at(site=...).{name}", "site=..."))
-    for selection in ops.plan.of(name):
-        functions[selection.site] = getattr(ops.at(site=selection.site), name)
-    return functions
+        return by_site, str(refusal).replace(f"ops.at(site=...).{name}", "site=...")
 
 
-def _refusing(text: str) -> Function:
-    def refuse(*arguments: Any) -> NoReturn:
-        raise BindingError(text)
-
-    return refuse
+def _sites(plan: Plan, name: str) -> tuple[str, ...]:
+    return tuple(selection.site for selection in plan.of(name))
 
 
 def _owned(result: Any, arguments: tuple[Any, ...], returned: int) -> Any:

@@ -92,7 +92,8 @@ def _print(facts: Facts, answers: Sequence[Answer]) -> None:
     for item in answers:
         for finding in item.findings:
             count[finding.severity] += 1
-    out.print("\n" + ", ".join(f"{number} {severity.value}s" for severity, number in count.items()), markup=False)
+    counted = (f"{number} {severity.value}{'' if number == 1 else 's'}" for severity, number in count.items())
+    out.print("\n" + ", ".join(counted), markup=False)
 
 
 def _state(item: Answer) -> str:

@@ -47,7 +47,10 @@ def _unused(facts: Facts) -> Found:
         return
     yield from _hidden(facts)
     wanted = _BUILD.get(facts.vendor, "")
-    if facts.torch.version and not facts.torch.built_for.startswith(wanted):
+    if not facts.torch.version:
+        what = f"torch is not installed, so no operator can run on this {device.arch.name}"
+        yield Severity.ERROR, what, f"package metadata; device {device.name}", _INSTALL[facts.vendor]
+    elif not facts.torch.built_for.startswith(wanted):
         built = facts.torch.built_for or "the CPU alone"
         what = f"torch cannot use this {device.arch.name}: it is built for {built}"
         yield Severity.ERROR, what, f"torch {facts.torch.version}, device {device.name}", _INSTALL[facts.vendor]

@@ -115,8 +115,11 @@ def _shadowed_distributions() -> Iterator[Shadow]:
     """Yield plugins' distributions that are installed twice with two versions: the first on the path counts."""
     first: dict[str, metadata.Distribution] = {}
     for distribution in metadata.distributions():
-        name = distribution.metadata["Name"]
-        entries = distribution.entry_points.select(group=ENTRY_POINT_GROUP) if name else ()
+        try:
+            name = distribution.metadata["Name"]
+            entries = distribution.entry_points.select(group=ENTRY_POINT_GROUP) if name else ()
+        except Exception:  # metadata that cannot be read: discovery records it where it is a plugin's
+            continue
         if not entries:
             continue
         other = first.setdefault(canonicalize_name(name), distribution)
