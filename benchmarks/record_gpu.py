@@ -122,7 +122,10 @@ def _operators(options: Any) -> list[str]:
     from dspark_ops.bench.micro import Bench
     from dspark_ops.selection.settings import Settings
 
-    found = Bench(dspark_ops.probe(), MODEL, Settings()).operators()
+    device = dspark_ops.probe()
+    if not device.is_accelerator:
+        sys.exit("no GPU here: dspark-ops devices lists what is seen")
+    found = Bench(device, MODEL, Settings()).operators()
     return [*(name for name in FIRST if name in found), *(name for name in found if name not in FIRST)]
 
 
