@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dspark_ops
+from dspark_ops._entry import started
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.model_shapes import ModelShapes
 from dspark_ops.decode.tokenizer import TextTokenizer
 from dspark_ops.decode.v41.config import MAX_GAMMA, V41Config, read_config
 from dspark_ops.decode.v41.drafter import V41Drafter
-from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS
+from dspark_ops.decode.v41.geometry import LAYOUT, MAX_STEP_ROWS
 from dspark_ops.decode.v41.state import DecodeState
 from dspark_ops.decode.v41.target import Target
 from dspark_ops.decode.v41.weights import read_weights
 from dspark_ops.errors import DeviceError, ModelError
+from dspark_ops.selection.start import Purpose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,15 +97,26 @@ class Model:
         """
         length = self._length(gamma)
         if length not in self._plans:
-            shapes = replace(ModelShapes.from_config(self.config.raw, self._name), gamma=length)
-            self._plans[length] = dspark_ops.plan(
-                device=self._device,
-                model=shapes,
-                rows=range(1, MAX_STEP_ROWS + 1),
-                config=self._configuration,
-                operators=OPERATORS,
-            )
+            self._plans[length] = self._planned(length, {})
         return self._plans[length]
+
+    def _planned(self, gamma: int, quarantined: Mapping[str, str]) -> Any:
+        shapes = replace(ModelShapes.from_config(self.config.raw, self._name), gamma=gamma)
+        plan = started(
+            device=self._device,
+            model=shapes,
+            rows=range(1, MAX_STEP_ROWS + 1),
+            config=self._configuration,
+            operators=OPERATORS,
+            purpose=Purpose(quarantined=quarantined),
+        ).plan
+        chosen = plan.layouts.get("kv_page", LAYOUT)
+        if chosen != LAYOUT:
+            raise ModelError(
+                f"layouts.kv_page: the plan chose {chosen}, but this model's caches are in {LAYOUT}: "
+                f'set  layouts.kv_page = ["{LAYOUT}"]  or leave it out'
+            )
+        return plan
 
     def ops(self, gamma: int | None = None, *, check: bool = False) -> Any:
         """Return the frozen operators for blocks of `gamma` drafts; they are planned and bound at the first call.
@@ -118,7 +131,9 @@ class Model:
         """
         key = self._length(gamma), check
         if key not in self._bound:
-            self._bound[key] = self.plan(gamma).bind(check=check)
+            self._bound[key] = self.plan(gamma).bind(
+                check=check, replan=lambda plan, quarantined: self._planned(key[0], quarantined)
+            )
         return self._bound[key]
 
     def state(self, requests: int) -> DecodeState:

@@ -194,19 +194,37 @@ class Plan:
 
         return explain(self, operator)
 
-    def bind(self, *, contracts: Callable[[str], Contract] | None = None, check: bool = False) -> BoundOps:
+    def bind(
+        self,
+        *,
+        contracts: Callable[[str], Contract] | None = None,
+        check: bool = False,
+        replan: Callable[[Plan, Mapping[str, str]], Plan] | None = None,
+        agree: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None,
+    ) -> BoundOps:
         """Return the chosen callables, imported and prepared; see `dspark_ops.binding.bind`.
+
+        Where ``policy.smoke`` is on, kernels that fail a trial run in another process are quarantined and the plan is
+        made again without them: ``ops.plan`` is then the one that is bound.
 
         Args:
             contracts: returns an operator's contract by name; by default `dspark_ops.contracts.get`.
             check: every operator checks its arguments against the contract before it runs, values included. For tests
                 and debugging: it reads values back from the device. Without it a bound operator is the kernel itself.
+            replan: returns a plan without the quarantined kernels, by id with what happened; by default it is made from
+                the installed plugins for the model of this name.
+            agree: gets the kernels that failed in this process and returns those of all ranks; it is called in every
+                round, so that ranks plan again together.
 
         Raises:
-            BindingError: a kernel cannot be imported or prepared, or its signature is not the contract's.
+            BindingError: a kernel cannot be imported or prepared, its signature is not the contract's, or trial runs
+                cannot be held.
+            SelectionError: without the quarantined kernels nothing may serve an operator.
+            LockError: a quarantined kernel is in a lock that is required.
         """
         # By name, because binding is a layer above: plans are made, read and compared without it.
-        bound: BoundOps = importlib.import_module("dspark_ops.binding").bind(self, contracts=contracts, check=check)
+        binding = importlib.import_module("dspark_ops.binding")
+        bound: BoundOps = binding.bind(self, contracts=contracts, check=check, replan=replan, agree=agree)
         return bound
 
     def register_torch_ops(self, ops: BoundOps | None = None, *, namespace: str = "dspark_ops") -> TorchOps:
