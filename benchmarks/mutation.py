@@ -203,10 +203,10 @@ def report(result: Mapping[str, Any]) -> str:
         "| operator | function: before => after | why |",
         "| --- | --- | --- |",
     ]
+    argued = result["exhaustive"]["argued"] if "exhaustive" in result else _argued(operators)
     lines += [
-        f"| `{name}` | {_code(item['mutant'])} | {item['reason']} |"
-        for name, entry in operators.items() for item in entry["equivalent"]
-    ]  # fmt: skip
+        f"| `{name}` | {_code(item['mutant'])} | {item['reason']} |" for name, items in argued.items() for item in items
+    ]
     lines += [
         "",
         "## Counts",
@@ -222,16 +222,20 @@ def report(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _argued(operators: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry["equivalent"] for name, entry in operators.items() if entry["equivalent"]}
+
+
 def _exhaustive(every: Mapping[str, Any] | None) -> list[str]:
     if every is None:
         return []
     number = sum(map(len, every["survivors"].values()))
+    left = "none is left" if not number else f"{number} survive (the record names them)"
     return [
         f"Of all {every['mutants']} mutants that these rules can make, {every['caught']} were caught "
-        f"({100 * every['caught'] / every['mutants']:.1f} %). Of the others, {every['equivalent']} are those argued "
-        f"below and {number} were not looked into one by one (the record names them): many cannot be told apart "
-        "either, such as another expert looked up for a row that is masked afterwards. Cases were added for what "
-        "earlier runs let through, so this share says more about faults nobody has thought of than the one above.",
+        f"({100 * every['caught'] / every['mutants']:.1f} %). Of the others, {every['equivalent']} are argued below, "
+        f"one by one, and {left}. Cases were added for what earlier runs let through, so neither share says how many "
+        "faults of other kinds would be caught.",
         "",
     ]
 
@@ -264,7 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.exhaustive:
         every = run(names, equivalents, sys.maxsize)
         left = {name: [item["mutant"] for item in entry["survivors"]] for name, entry in every.items()}
-        result["exhaustive"] = {**totals(every), "survivors": {name: items for name, items in left.items() if items}}
+        survivors = {name: items for name, items in left.items() if items}
+        result["exhaustive"] = {**totals(every), "survivors": survivors, "argued": _argued(every)}
     if given.output:
         given.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if given.report:

@@ -121,6 +121,53 @@ def _known_draws() -> Iterator[Case]:
     yield _one("a NaN in the target row", [0.2, float("nan"), 0.5, 0.5], falling, 0, 0.0, 0.9, 0, 2)
     yield _one("a NaN in the draft row", [0.0, 0.0, 0.5, 0.5], [float("nan")] * 4, 3, 0.0, 0.4, 0, 2)
     yield _one("a target row of zeros", [0.0] * 4, falling, 1, 0.0, 0.5, 0, 0)
+    last = [0.0, 0.0, 0.0, 1.0]
+    yield _one("the last token of the vocabulary as the draft", last, [0.0, 0.0, 0.5, 0.5], 3, 0.9, 0.0, 1, 3)
+    yield _one("a vocabulary of one token, and a draft outside it", [1.0], [1.0], 1, 0.0, 0.5, 0, 0)
+    yield from _known_blocks()
+
+
+def _known_blocks() -> Iterator[Case]:
+    """Yield blocks of three drafts whose chances of being kept are 0, 1 or one half, exactly."""
+    even, half = [0.25] * 4, [0.5, 0.5, 0.0, 0.0]
+    same = [even, even]
+    zeros, high = [0.0] * 3, [0.9] * 3
+    # id 3 has probability 0 under both laws, then under the target only: nothing is kept, not even at u = 0
+    yield _block("a draft that neither law has", [half, *same], [half, *same], [3, 0, 0], zeros, 0)
+    one_sided = [half, [0.5, 0.0, 0.5, 0.0], even], [[0.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0], even]
+    yield _block("a draft that the target has not, then one that the drafter has not", *one_sided, [3, 2, 0], zeros, 0)
+    # a draft that only the target has is kept; equal laws keep what follows; the last one has probability 0
+    ending = [half, even, half], [[0.0, 0.0, 0.5, 0.5], even, [0.0, 0.0, 0.5, 0.5]]
+    yield _block("a draft that only the target has, then equal laws", *ending, [0, 0, 3], high, 2)
+    # the laws behind the first draft are equal and the second draft has probability 0: nothing is over, one is kept
+    yield _block("nothing over behind a kept draft", [half] * 3, [[0.0, 0.0, 0.5, 0.5], half, half], [0, 3, 0], high, 1)
+    laws = [[0.25, 0.75, 0.0, 0.0], *same], [half, *same]
+    for uniform, kept in ((0.5, 1), (0.5 + 2.0**-24, 0)):
+        name = f"a chance of one half at u = {uniform:g}{'' if kept else ' and the next float'}"
+        yield _block(name, *laws, [0, 0, 0], [uniform, 0.0, 0.0], kept, verify_lens=torch.tensor([2]))
+    # the draft behind the cut is missing: the final token has the target's law, though the drafter's is there
+    missing = [half, half, half], [half, [0.5, 0.0, 0.25, 0.25], half]
+    cut = {"variant": "token", "trim": "boundary", "verify_lens": torch.tensor([2])}
+    yield _block("no draft right behind the cut", *missing, [0, -1, 0], zeros, 1, bonus=0, **cut)
+
+
+def _block(
+    name: str,
+    target: list[list[float]],
+    draft: list[list[float]],
+    tokens: list[int],
+    uniforms: list[float],
+    kept: int,
+    bonus: int | None = None,
+    **options: Any,
+) -> Case:
+    inputs = {
+        "candidates": torch.tensor([[0, *tokens]]), "target_probs": torch.tensor([[*target, target[-1]]]),
+        "draft_probs": torch.tensor([draft]), "accept_uniforms": torch.tensor([uniforms]),
+        "final_uniforms": torch.zeros(1), "variant": "block", **options,
+    }  # fmt: skip
+    expected = {"correct_len": torch.tensor([kept], dtype=torch.int32)}
+    return Case(name, inputs, expected if bonus is None else {**expected, "bonus": torch.tensor([bonus])})
 
 
 def _one(

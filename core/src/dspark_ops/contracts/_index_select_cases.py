@@ -100,7 +100,8 @@ def finish_cases(scale: str, seed: int) -> Iterator[Case]:
 
 
 def _choices(scale: str, generator: Generator) -> Iterator[tuple[str, dict[str, Any]]]:
-    small, model = ((1, 5, 3, 2), (6, 97, 16, 8), (3, 64, 80, 16)), ((1, 65536, 512, 256), (64, 4096, 512, 64))
+    small = ((1, 5, 3, 2), (2, 1, 4, 2), (6, 97, 16, 8), (3, 64, 80, 16))
+    model = ((1, 65536, 512, 256), (64, 4096, 512, 64))
     for rows, width, chosen, page_size in small if scale == "small" else model:
         scores = torch.randn(rows, width, generator=generator)
         special = torch.rand(rows, width, generator=generator)

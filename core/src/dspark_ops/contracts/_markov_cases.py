@@ -96,8 +96,13 @@ def _special_values() -> Iterator[Case]:
     law = torch.nn.functional.one_hot(greedy, 6).float()
     law[3, 0] = rows[3].double().softmax(-1).float()
     yield Case("the same, drawn", {**inputs, **hot}, {"drafts": drawn, "probs": law})
+    opposite = torch.tensor([[3.0], [-3.0]])
+    anchors = {"base": torch.zeros(3, 1, 2), "embed": opposite, "head": opposite, "anchor": torch.tensor([0, -1, 1])}
+    yield Case("token 0 as the anchor, and none", anchors, {"drafts": torch.tensor([[0], [0], [1]])})
     two = {**inputs, "base": torch.tensor([[[0.0, -inf, 0.0, -inf, -inf, -inf]]]), "anchor": torch.zeros(1).long()}
     edge = {"temperature": torch.ones(1)}
     for coin, token in ((0.0, 0), (0.4999, 0), (0.5, 2), (1.0, 2)):
         case = {**two, **edge, "uniforms": torch.tensor([[coin]])}
         yield Case(f"two equal tokens, coin {coin}", case, {"drafts": torch.tensor([[token]])})
+    least = {**two, "temperature": torch.tensor([1e-5]), "uniforms": torch.tensor([[0.6]])}
+    yield Case("two equal tokens at the least temperature that draws", least, {"drafts": torch.tensor([[2]])})

@@ -34,6 +34,9 @@ def sched_meta_cases(scale: str, seed: int) -> Iterator[Case]:
             size = f"{topk} and {extra_topk} columns, {batch} requests"
             yield _case(f"{size}, extra lengths", lengths, 11, extra_lengths=extra.int(), extra_topk=extra_topk)
             yield _case(f"{size}, full extra rows", lengths, 11, extra_topk=extra_topk)
+        edges = torch.tensor([1, 65, 129, 64, 128]).repeat(-(-batch // 5))[:batch]
+        yield _case(f"block edges and extra columns, {batch} requests", edges, 11, extra_topk=512)
+        yield _case(f"blocks of one entry, {batch} requests", edges, 11, block_size=1)
         yield _case(f"overhead 3, {batch} requests", torch.full((batch,), 2048), 12, overhead=3)
 
 

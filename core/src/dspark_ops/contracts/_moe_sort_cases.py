@@ -116,5 +116,7 @@ def _known() -> Iterator[Case]:
     yield Case("O17 b", _inputs([[0, 2], [2, 0], [2, 3]], None, [0, 1, 0, 0], 4), count(0, 3))
     twice = _inputs([[2, 2, 1], [1, 2, 1], [3, 3, 3]], None, None, 4, top_k=3)
     yield Case("experts named twice in a row", {**twice, "dedupe": True}, count(12, 3))
+    alone = _inputs([[0], [1], [-1], [0]], None, [1], 4, experts=1, top_k=1)
+    yield Case("a single expert, and ids that are none", alone, count(4, 4))
     every = [[2, 0], [2, 1], [2, 3], [2, 0], [2, 1]]
     yield Case("O17 c", _inputs(every, None, [0, 0, 1, 0], 4), count(8, 5))

@@ -30,6 +30,11 @@ def logits_cases(scale: str, seed: int) -> Iterator[Case]:
         yield Case(f"contexts longer than the result, {name}", {**inputs, **beyond})
         past = {"max_seq_len": 64 * inputs["block_tables"].shape[1] + 10}
         yield Case(f"columns behind the whole table, {name}", {**inputs, **past})
+        exact = {"block_tables": inputs["block_tables"][:, : -(-longest // 64)].contiguous()}
+        yield Case(f"a table that ends with the contexts, {name}", {**inputs, **exact})
+        single = {"block_tables": exact["block_tables"][:, :1].contiguous(), "max_seq_len": 130}
+        short = inputs["context_lens"].clamp(max=60)
+        yield Case(f"a table of one page, {name}", {**inputs, **single, "context_lens": short})
         lens = torch.randint(0, longest + 1, (batch,), generator=generator).int()
         programs = batch * next_n * 4
         for block_k in (64, 256):

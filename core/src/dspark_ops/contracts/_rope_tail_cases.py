@@ -60,6 +60,7 @@ def pack_cases(scale: str, seed: int) -> Iterator[Case]:
         yield Case(name, {**inputs, "partials": None})
         partials = torch.randn(4, rows, heads, generator=generator)
         yield Case(f"{name}, with weights", {**inputs, "partials": partials, "weight_scale": 128**-0.5 * 32**-0.5})
+        yield Case(f"{name}, with weights of one part", {**inputs, "partials": partials[:1], "weight_scale": 0.125})
         yield Case(f"{name}, with weights by a third", {**inputs, "partials": partials, "weight_scale": 1 / 3})
 
 

@@ -94,6 +94,8 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
     yield Case("every scale but 0 and 255", powers, {"output": wanted})
     least = torch.ones(256, 1, dtype=torch.uint8)  # products down to a quarter of bfloat16's least subnormal
     yield Case("every code at the smallest scale", {**every, "scales": least, "ids": torch.arange(256).view(1, 256)})
+    single = {**_table(generator, 1, 32), "lo": 5, "hi": 6, "ids": torch.tensor([[4, 5, 6]])}
+    yield Case("a table of one row", single)
     empty = torch.empty(0, 24, dtype=torch.int64)
     yield Case("no tokens", {**every, "ids": empty}, {"output": torch.empty(0, 32, dtype=torch.bfloat16)})
 

@@ -133,6 +133,8 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
         wide[:, :experts] = logits
         yield Case(f"{name}, columns of a wider buffer", {**plain, "logits": wide[:, :experts]})
         yield Case(f"{name}, no epsilon, no scaling", {**plain, "renorm_eps": 0.0, "routed_scaling": 1.0})
+        low = {**plain, "logits": logits * 0.1 - 9, "renorm_eps": 0.0}
+        yield Case(f"{name}, no epsilon, scores that sum to less than one", low)
         yield Case(f"{name}, a single choice", {**plain, "top_k": 1})
         yield Case(f"{name}, a large epsilon", {**plain, "renorm_eps": 0.5})
         for valid in sorted({0, rows // 2, rows}):

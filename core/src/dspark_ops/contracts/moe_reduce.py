@@ -143,6 +143,9 @@ def _known() -> Iterator[Case]:
         "topk_ids": torch.tensor([[1, 0]], dtype=torch.int32), "expert_mask": torch.tensor([0, 1], dtype=torch.int32),
         "shared": torch.tensor([[-1.5078125]], dtype=torch.bfloat16),
     }  # fmt: skip
+    alone = {"topk_ids": torch.tensor([[0, -1]], dtype=torch.int32), "expert_mask": torch.ones(1, dtype=torch.int32)}
+    only = {"output": inputs["route_out"][:, 0]}
+    yield Case("a single expert, and an id that is none", {**inputs, **alone, "shared": None, "scale": 1.0}, only)
     for rounding, wanted in (("stepwise", 0.0078125), ("once", 0.00390625)):
         expected = {"output": torch.tensor([[wanted]], dtype=torch.bfloat16)}
         yield Case(f"one slot whose product is a tie, {rounding}", {**inputs, "rounding": rounding}, expected)

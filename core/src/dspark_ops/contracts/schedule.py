@@ -143,6 +143,10 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
     apart = torch.tensor([[0.9, 0.8, 0.7, 0.6], [0.5, 0.4, 0.3, 0.2]])
     yield Case("a budget over the first two columns only", _inputs(apart, flat, 4, 1, 3), _lens(3, 2))
     yield Case("a budget of what the first two columns hold", _inputs(apart, flat, 4, 1, 2), _lens(2, 2))
+    # more rows would be faster, but the second draft is below the floor
+    rising = torch.tensor([0, 1, 0.6, 5], dtype=torch.float64)
+    halved = torch.tensor([[0.5, 0.0]])
+    yield Case("global, a rate that rises behind the last draft", _inputs(halved, rising, mode="global"), _lens(1))
     yield from _golden_cases()
     yield Case("no requests", _inputs(torch.empty(0, 5), flat), _lens())
 

@@ -118,6 +118,9 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
 def _known() -> Iterator[Case]:
     first = [[0, 0, 1, 1], [1, 0, 2, 600], [1, 2, 1, 600], [3, 0, 2, 1024], [3, 2, 2, 1024], [0, 0, 1, 0]]
     yield _golden("A17a: four requests", [1, 600, 0, 1024], 6, 2048, 1, 2, first)
+    # two chunks a program would do, but the bound says that no request has more than one
+    long = [[0, 0, 4, 1024], [1, 0, 1, 256], [0, 0, 1, 0]]
+    yield _golden("a context of four chunks where the bound is one", [1024, 256], 3, 256, 1, 4, long)
     rows = [[0, 0, 1, 300], [1, 0, 1, 300], [0, 1, 1, 300], [1, 1, 1, 300], [2, 0, 1, 5], [3, 0, 1, 5]]
     yield _golden("A17a: two rows a request", [300, 5], 8, 512, 2, 1, [*rows, [0, 0, 1, 0], [0, 0, 1, 0]])
 
