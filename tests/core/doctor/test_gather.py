@@ -143,3 +143,30 @@ def test_a_machine_without_findings_ends_with_code_zero_and_lists_every_question
 def test_misuse_ends_with_code_two(words: list[str], says: str, capsys: Any) -> None:
     assert main(["doctor", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_o24_a_faulty_package_degrades_an_operator_and_the_verb_ends_with_code_one(
+    site: Any, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("DSPARK_OPS_PLUGINS", "acme")
+    site.plugin(
+        "acme",
+        "name='acme', api='>=1,<2', kernels=["
+        "Kernel('argmax_rows', 'fast', 'acme_plugin:run', arch=family('sm_10x'), rank=RankClass.FUSED,"
+        " packages=(Package('vendorlib', 'vendorlib', '>=2', install='pip install vendorlib'),)),"
+        "Kernel('argmax_rows', 'slow', 'acme_plugin:run')]",
+        before="from dspark_ops.api import Package",
+    )
+    site.module("vendorlib", "")
+    site.distribution("vendorlib", "1.4", modules=("vendorlib",))
+    assert main(["doctor", "--device", "sm_103", "--rows", "6", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    found = {item["name"]: item["findings"] for item in report["checks"]}
+    (package,) = [finding for finding in found["packages"] if "vendorlib" in finding["finding"]]
+    assert package["finding"] == "1 kernel for sm_103 cannot serve: package vendorlib has the wrong version"
+    (degraded,) = [finding for finding in found["plan"] if finding["severity"] == "error"]
+    assert degraded["finding"] == (
+        "a weaker class serves than this device could run, since vendorlib: wanted vendorlib>=2, got 1.4: argmax_rows"
+    )
+    assert "instead of acme/argmax_rows/fast (fused)" in degraded["evidence"]
+    assert degraded["fix"] == "install it with  pip install vendorlib"
