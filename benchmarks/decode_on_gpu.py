@@ -6,7 +6,9 @@ A greedy token can differ where two logits are nearly equal: kernels and referen
 of bfloat16 here and there, and the layers behind carry that on. So for the first different token of a prompt both
 targets see the same tokens before it, and what is recorded is the distance of the two tokens' logits on the CPU, and
 how far the GPU's logits are from the CPU's there. The same deviation is taken at the end of some prompts' CPU texts, to
-say what is usual. DSpark on the GPU is compared with plain decoding on the GPU too.
+say what is usual. And to say what rounding alone can do, the CPU's target is run again with one unit of bfloat16 added
+to or taken from one per cent of its operators' outputs, at random: `noise` is how far that moves its logits.
+DSpark on the GPU is compared with plain decoding on the GPU too.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from dspark_ops.decode.v41.rows import Rows
 
 #: About so many prompts say which deviation of logits is usual.
 SOME = 12
+#: Share of the values that `noise` moves.
+SHARE = 0.01
 MODEL = Path(__file__).parents[1] / "examples" / "tiny_v41"
 
 
@@ -101,19 +105,52 @@ def difference(gpu: Any, cpu: Any, number: int, request: Request, mine: list[int
         "logits": [round(value, 4) for value in values],
         "distance": round(max(values) - min(values), 4),
         "deviation": round(found, 4),
+        "noise": round(max(noise(cpu, [*request.prompt, *theirs[:place]], seed) for seed in range(2)), 4),
     }
 
 
 def deviation(gpu: Any, cpu: Any, tokens: list[int]) -> tuple[float, torch.Tensor]:
     """Return the largest difference of the two targets' logits behind some tokens, and the CPU's logits."""
-    both = []
-    with torch.inference_mode():
-        for model in (gpu, cpu):
-            rows = Rows.of([(0, position, token) for position, token in enumerate(tokens)], model.torch_device)
-            last = torch.tensor([len(tokens) - 1], device=model.torch_device)
-            output = model.target.forward(model.ops().at(site="verify"), model.state(1), rows, last)
-            both.append(output.logits[0].cpu())
+    both = [logits_behind(model, model.ops().at(site="verify"), tokens) for model in (gpu, cpu)]
     return float((both[0] - both[1]).abs().max()), both[1]
+
+
+def noise(model: Any, tokens: list[int], seed: int) -> float:
+    """Return the largest change of a CPU target's logits by a unit in one per cent of its operators' outputs."""
+    ops = model.ops().at(site="verify")
+    noisy = Noisy(ops, torch.Generator().manual_seed(seed))
+    return float((logits_behind(model, noisy, tokens) - logits_behind(model, ops, tokens)).abs().max())
+
+
+def logits_behind(model: Any, ops: Any, tokens: list[int]) -> torch.Tensor:
+    """Return the target's logits behind some tokens, on the CPU."""
+    with torch.inference_mode():
+        rows = Rows.of([(0, position, token) for position, token in enumerate(tokens)], model.torch_device)
+        last = torch.tensor([len(tokens) - 1], device=model.torch_device)
+        return model.target.forward(ops, model.state(1), rows, last).logits[0].cpu()
+
+
+class Noisy:
+    """Operators that return one in a hundred bfloat16 values a unit higher or lower."""
+
+    def __init__(self, ops: Any, generator: torch.Generator) -> None:
+        self._ops, self._generator = ops, generator
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._ops, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            returned = function(*arguments, **options)
+            return tuple(map(self._moved, returned)) if isinstance(returned, tuple) else self._moved(returned)
+
+        return call
+
+    def _moved(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dtype != torch.bfloat16:
+            return value
+        draws = torch.rand(2, *value.shape, generator=self._generator)
+        step = torch.where(draws[0] < SHARE, torch.where(draws[1] < 0.5, 1, -1), 0)
+        return (value.contiguous().view(torch.int16) + step.short()).view(torch.bfloat16)
 
 
 if __name__ == "__main__":
