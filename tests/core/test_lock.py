@@ -186,6 +186,15 @@ def test_a_simulated_device_is_not_held_against_facts_that_only_a_machine_knows(
     assert differences(real, lock) == ()
 
 
+def test_a_lock_of_a_simulated_device_did_not_know_the_machine(plan: Plan) -> None:
+    lock = lock_of(plan)
+    facts = {**lock.device, "simulated": False, "units": 160, "driver": "580.1"}
+    real = replace(lock, device=facts, versions={**lock.versions, "triton": "3.7.0"})
+    assert named(differences(lock, real)) == dict.fromkeys(
+        ("device.units", "device.driver", "versions.triton"), "unknown"
+    )
+
+
 def test_a_changed_choice_is_one_difference_with_the_reason(fakes: Any, plan: Plan) -> None:
     lock = lock_of(plan)
     denied = fakes.plan(

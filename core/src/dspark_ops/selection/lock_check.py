@@ -140,15 +140,17 @@ def enforce(lock: Lock, plan: Plan, *, mode: str, path: str, stacklevel: int = 3
 
 
 def _facts(locked: Lock, here: Lock) -> Iterator[Difference]:
-    simulated = bool(here.device["simulated"])
     pairs = [(f"device.{name}", locked.device.get(name, ""), here.device[name]) for name in _MACHINE]
     pairs.append(("versions.triton", locked.versions.get("triton", ""), here.versions["triton"]))
-    pairs = [] if simulated else pairs
-    own = ("api", "dspark_ops")
-    pairs += [(f"versions.{name}", locked.versions.get(name, ""), here.versions[name]) for name in own]
-    for name, old, new in pairs:
+    for name, old, new in () if here.device["simulated"] else pairs:
         if old != new:
-            yield Difference(name, Kind.SOFT if old else Kind.UNKNOWN, _shown(old), _shown(new))
+            # A lock that was written for a simulated device has the catalogue's facts, and those of the writer's machine.
+            known = old and not locked.device.get("simulated")
+            yield Difference(name, Kind.SOFT if known else Kind.UNKNOWN, _shown(old), _shown(new))
+    for name in ("api", "dspark_ops"):
+        old, new = locked.versions.get(name, ""), here.versions[name]
+        if old != new:
+            yield Difference(f"versions.{name}", Kind.SOFT, _shown(old), _shown(new))
 
 
 def _mapping(name: str, locked: Mapping[str, str], here: Mapping[str, str]) -> Iterator[Difference]:
