@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dspark_ops.cli import main
+from dspark_ops.selection.evidence import read_evidence
 from dspark_ops.selection.lock import read_lock
 from dspark_ops.selection.measured import read_tables
 
@@ -42,7 +43,8 @@ def tuned(site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tuned")
 def test_kernels_are_timed_in_turn_and_a_wrong_one_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["tune", "--op", "argmax_rows", "--rows", "2", "--rounds", "5", "--json"])
+    words = ["tune", "--op", "argmax_rows", "--rows", "2", "--rounds", "5", "--evidence", "evidence.json", "--json"]
+    code = main(words)
     data = json.loads(capsys.readouterr().out)
     assert code == 1
     (note,) = data["notes"]
@@ -51,6 +53,10 @@ def test_kernels_are_timed_in_turn_and_a_wrong_one_is_not(capsys: pytest.Capture
     assert sorted(times) == ["trial/argmax_rows/right", "trial/argmax_rows/slow"]
     assert times["trial/argmax_rows/slow"]["us"] >= 50_000
     assert all(entry["low"] <= entry["us"] <= entry["high"] and entry["calls"] == 5 for entry in times.values())
+    records = read_evidence(["evidence.json"])
+    assert {(item.kernel, item.level.value, item.by, item.arch) for item in records} == {
+        (kernel, "measured", "tune", "cpu") for kernel in times
+    }
     (table,) = read_tables("measured.json").values()
     assert table.method.startswith("plain calls on one set of inputs")
     Path("dspark-ops.toml").write_text(

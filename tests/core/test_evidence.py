@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import dspark_ops
 from dspark_ops.api import Evidence, RankClass
+from dspark_ops.config import load_settings
 from dspark_ops.errors import ConfigError, SelectionError
 from dspark_ops.selection.evidence import (
     EvidenceRecord,
@@ -20,6 +20,7 @@ from dspark_ops.selection.evidence import (
     shipped_evidence,
     write_evidence,
 )
+from dspark_ops.selection.explain import below_required
 from dspark_ops.selection.knowledge import Knowledge
 from dspark_ops.selection.settings import OperatorSettings, Policy
 
@@ -200,6 +201,17 @@ def test_where_a_weaker_one_may_serve_a_proven_kernel_comes_before_an_unproven_b
     assert choice.standby[-1].id == "plug/pick/two"
 
 
+def test_a_kernel_below_the_floor_that_may_serve_is_reported_as_such(fakes: Any) -> None:
+    kernel = fakes.kernel(evidence=(("sm_103", Evidence.CONFORMANT),))
+    plan = fakes.plan(kernel, settings=floor(fakes, Evidence.CONFORMANT, "warn"), rows=[6])
+    assert plan.of("pick")[0].choices[0].kernel.id == "core/pick/reference", "the reference needs no record"
+    denied = floor(fakes, Evidence.CONFORMANT, "warn", pick=OperatorSettings(deny=("core/*",)))
+    assert below_required(fakes.plan(kernel, settings=denied, rows=[6]))[0] == (
+        "pick at verify, rows 6: served by plug/pick/one (conformant by its manifest), without a record of conformant; "
+        "see plan.explain('pick')"
+    )
+
+
 def test_a_failed_check_takes_the_manifest_s_claim_away(fakes: Any) -> None:
     failed = Knowledge(proofs={KERNEL: Proof(Evidence.DECLARED, "3 failures by check, 2026-07-01", failed=True)})
     plan = fakes.plan(fakes.kernel(evidence=(("sm_103", Evidence.CONFORMANT),)), knowledge=failed)
@@ -214,5 +226,5 @@ def test_where_a_record_lies_and_what_it_says_changes_no_digest(fakes: Any) -> N
         for text in ("a", "b")
     )
     assert one.digest == two.digest == fakes.plan(kernel).digest
-    paths = [dspark_ops.config.load_settings({"files": {"lock": name}}, environ={}) for name in ("a", "b")]
+    paths = [load_settings({"files": {"lock": name}}, environ={}) for name in ("a", "b")]
     assert fakes.plan(settings=paths[0]).digest == fakes.plan(settings=paths[1]).digest

@@ -16,13 +16,15 @@ from typing import Any, Final
 import dspark_ops
 from dspark_ops import contracts
 from dspark_ops._lazy import torch
+from dspark_ops.api.kernel import Evidence
 from dspark_ops.bench.agreement import Wanted, called_once
 from dspark_ops.bench.inputs import Place, bench_inputs
 from dspark_ops.bench.timing import CallGraph, alternate, spread
 from dspark_ops.contracts.contract import Contract, Site
 from dspark_ops.contracts.model_shapes import model_shapes
 from dspark_ops.selection.device import Device
-from dspark_ops.selection.evidence import digest_of
+from dspark_ops.selection.evidence import EvidenceRecord, digest_of
+from dspark_ops.selection.fingerprint import triton_version
 from dspark_ops.selection.measured import MeasuredTime
 from dspark_ops.selection.plan import Plan
 from dspark_ops.selection.registry import Registry
@@ -86,6 +88,19 @@ class Tuning:
                     self.notes.append(f"{operator} at {site.name}, rows {count}: {only}")
                     continue
                 yield from self._timed(contract, site, count, kernels)
+
+    def records(self, times: Sequence[MeasuredTime], date: str) -> tuple[EvidenceRecord, ...]:
+        """Return a record of ``measured`` for each kernel that was timed, as of a date."""
+        versions = {"torch": str(torch.__version__), **({"triton": triton_version()} if triton_version() else {})}
+        found = {
+            time.kernel: EvidenceRecord(
+                kernel=time.kernel, level=Evidence.MEASURED, arch=self.device.arch.name, by="tune", date=date,
+                sources=time.sources, contract=contracts.get(time.operator).version, device=self.device.name,
+                driver=self.device.driver, versions=versions,
+            )
+            for time in times
+        }  # fmt: skip
+        return tuple(found.values())
 
     def _plan(self, operator: str, rows: int, pin: str | None = None) -> Plan:
         own = replace(self.settings.of(operator), pin=pin)

@@ -22,6 +22,7 @@ from dspark_ops.cli._show import console, print_json, table
 from dspark_ops.errors import ConfigError
 from dspark_ops.selection.codec import encode
 from dspark_ops.selection.discovery import discover
+from dspark_ops.selection.evidence import add_evidence
 from dspark_ops.selection.fingerprint import fingerprint
 from dspark_ops.selection.measured import Table, add_times
 from dspark_ops.selection.probe import probe
@@ -30,6 +31,10 @@ OpOption = Annotated[list[str] | None, typer.Option("--op", metavar="NAME", help
 RoundsOption = Annotated[int, typer.Option("--rounds", help="Turns of each kernel; at least 5.")]
 WriteOption = Annotated[
     Path | None, typer.Option("--write", metavar="FILE", help="The table. Default: files.measured, or measured.json.")
+]
+
+EvidenceOption = Annotated[
+    Path | None, typer.Option("--evidence", metavar="FILE", help="Add a record of the run for each kernel to FILE.")
 ]
 
 DEFAULT_TABLE = "measured.json"
@@ -44,6 +49,7 @@ def tune(
     rounds: RoundsOption = 25,
     config: ConfigOption = None,
     write: WriteOption = None,
+    evidence: EvidenceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Time the kernels that may serve operators on this device.
@@ -68,8 +74,10 @@ def tune(
         date = datetime.now(timezone.utc).isoformat(timespec="seconds")
         try:
             add_times(path, mark, Table(date, METHODS[tuning.place], times))
+            if evidence is not None:
+                add_evidence(evidence, tuning.records(times, date))
         except OSError as error:
-            raise ConfigError(f"--write {path}: the table cannot be saved: {error.strerror}") from error
+            raise ConfigError(f"--write {path}: the figures cannot be saved: {error.strerror}") from error
     if as_json:
         print_json({"fingerprint": mark, "table": str(path), "times": encode(times), "notes": tuning.notes})
     else:

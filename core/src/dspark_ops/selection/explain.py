@@ -66,14 +66,24 @@ def report(plan: Plan) -> str:
 
 
 def below_required(plan: Plan) -> tuple[str, ...]:
-    """Return one line for each bucket that a weaker class than required serves."""
+    """Return one line for each bucket that a weaker class or less evidence than required serves."""
     return tuple(
         f"{selection.operator} at {selection.site}, rows {choice.rows}: served by {choice.kernel.id} "
-        f"({choice.kernel.rank.value}), weaker than required; see plan.explain({selection.operator!r})"
+        f"({_short_of(plan, choice)}; see plan.explain({selection.operator!r})"
         for selection in plan.selections
         for choice in selection.choices
         if choice.below
     )
+
+
+def _short_of(plan: Plan, choice: Choice) -> str:
+    kernel, floor = choice.kernel, plan.settings.policy.evidence
+    recorded = kernel.evidence.order if kernel.origin else 0
+    if floor is not None and kernel.target and recorded < floor.order:
+        return (
+            f"{kernel.evidence.value}{'' if kernel.origin else ' by its manifest'}), without a record of {floor.value}"
+        )
+    return f"{kernel.rank.value}), weaker than required"
 
 
 def nothing_serves(question: Question, mask: int, refused: Sequence[Refusal], eligible: Sequence[Candidate]) -> str:

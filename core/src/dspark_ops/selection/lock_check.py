@@ -144,7 +144,7 @@ def _facts(locked: Lock, here: Lock) -> Iterator[Difference]:
     pairs.append(("versions.triton", locked.versions.get("triton", ""), here.versions["triton"]))
     for name, old, new in () if here.device["simulated"] else pairs:
         if old != new:
-            # A lock that was written for a simulated device has the catalogue's facts, and those of the writer's machine.
+            # A lock that was written for a simulated device has the catalogue's facts and its writer's versions.
             known = old and not locked.device.get("simulated")
             yield Difference(name, Kind.SOFT if known else Kind.UNKNOWN, _shown(old), _shown(new))
     for name in ("api", "dspark_ops"):
