@@ -98,7 +98,7 @@ def _workload(record: ArmRecord) -> str:
 def _runtimes(launches: Sequence[Launch]) -> Iterator[str]:
     items = [measured(item) for item in launches]
     shares = [item.folded_share for item in items if item.folded_share is not None]
-    if shares:
+    if any(shares):
         yield f"share of cycles that accept on the device, in the step itself: {min(shares):.3f} to {max(shares):.3f}"
     fallbacks = [item for item in items if item.eager_fallbacks]
     if fallbacks:

@@ -123,7 +123,10 @@ def _dispatch(pairs: Any) -> str:
 def _treatments(first: ArmRecord, second: ArmRecord) -> str:
     text = "<h2>Treatment</h2>"
     for name, record in (("A", first), ("B", second)):
-        text += f"<p>Arm {name}</p><pre>{escape(json.dumps(dict(record.treatment), indent=1))}</pre>"
+        others = {key: value for key, value in record.treatment.items() if key != "config"}
+        text += f"<p>Arm {name}</p><pre>{escape(json.dumps(others, indent=1))}</pre>"
+        if config := record.treatment.get("config"):
+            text += f"<pre>{escape(str(config))}</pre>"
     return f"{text}<p>Shared</p><pre>{escape(json.dumps(dict(first.workload), indent=1))}</pre>"
 
 
