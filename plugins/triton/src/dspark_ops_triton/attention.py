@@ -1,4 +1,4 @@
-"""Portable ``sparse_mla_decode`` for the layout ``kv_v4``."""
+"""Portable ``sparse_mla_decode`` for the page layouts of V4 and of V4.1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 import triton
 from torch import Tensor
 
-from dspark_ops_triton.blocks.kv_v4 import WIDTH, page_shift, page_units
+from dspark_ops_triton.blocks import kv_v4, kv_v41
+from dspark_ops_triton.blocks.kv_v4 import WIDTH, page_shift
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.blocks.sparse_decode import (
     LOG2_E,
@@ -24,6 +25,8 @@ from dspark_ops_triton.blocks.sparse_decode import (
 
 #: Parts are programs of the grid's last dimension, which has 16 bits.
 MOST_PARTS = 65535
+#: The layout that an extra cache may have beside a window of another one (N7.1).
+BESIDE = {"kv_v41": "kv_v41_fp4", "kv_v41_new": "kv_v41_fp4_new"}
 #: The threads hold 64 entries as bfloat16 between the two products; 640 entries of a row are 10 programs.
 TILES = Tiles(heads=16, entries=64, warps=8, merged=8, merge_warps=4)
 AMD_TILES = Tiles(heads=16, entries=64, warps=4, merged=8, merge_warps=2)
@@ -67,38 +70,42 @@ class SparseDecode:
             extra_lengths: [T] int32.
             page_size: slots of a page of `cache`, a power of two.
             extra_page_size: slots of a page of `extra_cache`, a power of two.
-            layout: ``kv_v4``.
+            layout: page layout of `cache`: ``kv_v4``, ``kv_v41``, ``kv_v41_fp4``, or one of the last two with ``_new``.
             scale: factor of the scores; None means 512 ** -0.5.
-            extra_layout: None or ``kv_v4``.
+            extra_layout: page layout of `extra_cache`; None means `layout`. Beside ``kv_v41`` it may be
+                ``kv_v41_fp4``, and beside ``kv_v41_new`` ``kv_v41_fp4_new``.
 
         Returns:
             out [T, A, 512] bfloat16, lse [T, A] float32, without the sink. No valid entry gives 0 and +inf.
 
         Raises:
-            ValueError: another layout or width, a cache that has not its page size, only one of `extra_cache` and
-                `extra_indices`, or more than four million columns.
+            ValueError: another layout or width, layouts that do not go together, a cache that has not its page size,
+                only one of `extra_cache` and `extra_indices`, or more than four million columns.
 
         Entries are multiplied as bfloat16, which holds them exactly; sums are float32; weights are rounded to bfloat16.
 
-        Bytes moved: 584 per valid entry and 16 heads; ``2*A*512`` in, as much out, and 4104 per head and part of 64
-        columns through scratch memory. Launches: 2, none for no rows.
+        Bytes moved: 584 (in V4.1 528 or 288) per valid entry and 16 heads; ``2*A*512`` in, as much out, and 4104 per
+        head and part of 64 columns through scratch memory. Launches: 2, none for no rows.
 
-        Source: N appendix A, C5.2.
+        Source: N appendix A, N7.1, C5.2.
         """
         tokens, heads, lanes = q.shape
-        if layout != "kv_v4" or extra_layout not in (None, layout) or lanes != WIDTH or not q.is_contiguous():
-            layouts = layout if extra_layout in (None, layout) else f"{layout} and {extra_layout}"
-            got = f"{layouts} and queries {list(q.shape)} with strides {list(q.stride())}"
+        extra = layout if extra_layout is None else extra_layout
+        if extra not in (layout, BESIDE.get(layout)) or lanes != WIDTH or not q.is_contiguous():
+            got = f"{layout} and {extra}, and queries {list(q.shape)} with strides {list(q.stride())}"
             raise ValueError(
-                f"sparse_mla_decode: wanted layout kv_v4 and contiguous queries of {WIDTH} lanes, got {got}"
+                f"sparse_mla_decode: wanted caches of one layout, or fp4 entries beside a V4.1 window, and contiguous "
+                f"queries of {WIDTH} lanes, got {got}"
             )
         if (extra_cache is None) != (extra_indices is None):
             raise ValueError("sparse_mla_decode: wanted extra_cache and extra_indices together, got one of them")
-        units = page_units("sparse_mla_decode", cache, page_size)
+        units = _page_units(layout, cache, page_size)
         more, more_indices, more_size, more_units = cache, indices, page_size, units
         if extra_cache is not None:
             more, more_indices, more_size = extra_cache, extra_indices, extra_page_size
-            more_units = page_units("sparse_mla_decode", extra_cache, extra_page_size)
+            more_units = _page_units(extra, extra_cache, extra_page_size)
+        else:
+            extra = layout
         out, lse = torch.empty_like(q), torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
         if tokens == 0:
             return out, lse
@@ -120,12 +127,19 @@ class SparseDecode:
             cache.shape[0] * page_size, more.shape[0] * more_size,
             page_shift(page_size), units, page_shift(more_size), more_units, window_parts,
             int(lengths is not None), int(extra_lengths is not None), factor,
-            **part_constants(tiles), **part_options(tiles),
+            **part_constants(tiles, layout, extra), **part_options(tiles),
         )  # fmt: skip
         merge_kernel[(tokens, heads)](
             sums, statistics, sink, out, lse, count, MERGED=tiles.merged, **merge_options(tiles)
         )  # fmt: skip
         return out, lse
+
+
+def _page_units(layout: str, cache: Tensor, page_size: int) -> int:
+    """Return the size of a page of `cache` in the unit of its layout."""
+    if layout == "kv_v4":
+        return kv_v4.page_units("sparse_mla_decode", cache, page_size)
+    return kv_v41.page_units("sparse_mla_decode", layout, cache, page_size)
 
 
 def sparse_mla_decode(
@@ -156,16 +170,29 @@ def sparse_mla_decode(
 
 
 def prepare_sparse_mla_decode(device: Any, site: Any, rows: Sequence[int]) -> SparseDecode:
-    """Return ``sparse_mla_decode`` with memory for the site's calls, compiled with a sink and without."""
+    """Return ``sparse_mla_decode`` with memory for the site's calls, compiled with a sink and without.
+
+    Compiled are the site's layout in both caches and, where another may stand beside it, that one in the extra cache.
+    """
     bound = SparseDecode(tiles_of(device.arch.name))
     if device.arch.vendor != "cpu":
         heads = site.axes["A"]
         q = torch.zeros(1, heads, WIDTH, dtype=torch.bfloat16, device="cuda")
-        cache = torch.zeros(1, 1152, dtype=torch.uint8, device="cuda")
+        layout = site.options.get("layout", "kv_v4")
         indices = torch.full((1, 1), -1, dtype=torch.int32, device="cuda")
+        cache = _empty_page(layout)
         for sink in (None, torch.zeros(heads, device="cuda")):
-            bound(q, cache, indices, sink=sink, page_size=1)
+            bound(q, cache, indices, sink=sink, page_size=1, layout=layout)
+        if beside := BESIDE.get(layout):
+            other = _empty_page(beside)
+            bound(q, cache, indices, None, None, other, indices, None, 1, 1, layout, None, beside)
     return bound
+
+
+def _empty_page(layout: str) -> Tensor:
+    """Return a cache of one page of one slot."""
+    size = 1152 if layout == "kv_v4" else kv_v41.FORMS[layout].page_bytes(1)
+    return torch.zeros(1, size, dtype=torch.uint8, device="cuda")
 
 
 def tiles_of(arch: str) -> Tiles:

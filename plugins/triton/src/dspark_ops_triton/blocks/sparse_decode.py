@@ -8,8 +8,9 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from dspark_ops_triton.blocks.kv_v4 import GROUP, LANES, locate
-from dspark_ops_triton.blocks.sparse_attention import NOTHING, decode, load_codes, load_rotated, softmax_part
+from dspark_ops_triton.blocks.kv_v4 import GROUP, LANES
+from dspark_ops_triton.blocks.sparse_attention import NOTHING, softmax_part
+from dspark_ops_triton.blocks.sparse_entries import load_entries
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -49,11 +50,12 @@ def part_kernel(
     heads, width, extra_width, index_row, extra_index_row, slots, extra_slots,
     page_shift, page_units, extra_page_shift, extra_page_units, window_parts,
     has_lengths, has_extra_lengths, scale,
-    HEADS: tl.constexpr, ENTRIES: tl.constexpr, FNUZ: tl.constexpr,
+    HEADS: tl.constexpr, ENTRIES: tl.constexpr, FNUZ: tl.constexpr, LAYOUT: tl.constexpr, EXTRA: tl.constexpr,
 ):  # fmt: skip
     """Attend to ENTRIES columns of one row for HEADS heads: weighted sum, largest score and total of the weights.
 
-    The first `window_parts` parts are of the window, the others of the extra cache. `scale` includes log2(e).
+    The first `window_parts` parts are of the window, whose cache has the page layout LAYOUT, the others of the extra
+    cache, whose layout is EXTRA. `scale` includes log2(e).
     """
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -66,7 +68,8 @@ def part_kernel(
     else:
         column -= window_parts * ENTRIES
         end, limit, slot_of = extra_width, extra_slots, extra_indices + row * extra_index_row
-        cache, page_shift, page_units = extra_cache, extra_page_shift, extra_page_units
+        if EXTRA == LAYOUT:
+            cache, page_shift, page_units = extra_cache, extra_page_shift, extra_page_units
         if has_extra_lengths:
             end = tl.minimum(end, tl.load(extra_lengths + row))
     slot = tl.load(slot_of + column, mask=column < end, other=-1).to(tl.int64)
@@ -77,19 +80,18 @@ def part_kernel(
         tl.store(statistics + 2 * part, NOTHING, mask=live)
         tl.store(statistics + 2 * part + 1, 0.0, mask=live)
     else:
-        data, scales = locate(cache, tl.where(valid, slot, 0), page_shift, page_units)
-        # All loads come before the first product, behind whose barriers none could move: they are under way together.
-        c0, c1 = load_codes(data, 0, valid), load_codes(data, 1, valid)
-        c2, c3 = load_codes(data, 2, valid), load_codes(data, 3, valid)
-        c4, c5 = load_codes(data, 4, valid), load_codes(data, 5, valid)
-        c6, k7 = load_codes(data, 6, valid), load_rotated(data, valid)
+        # All codes are loaded before the first product, behind whose barriers no load could move.
+        if EXTRA == LAYOUT:  # noqa: SIM114 -- known when the kernel is built, unlike the next one
+            k0, k1, k2, k3, k4, k5, k6, k7 = load_entries(cache, slot, valid, page_shift, page_units, LAYOUT, FNUZ)
+        elif index < window_parts:
+            k0, k1, k2, k3, k4, k5, k6, k7 = load_entries(cache, slot, valid, page_shift, page_units, LAYOUT, FNUZ)
+        else:
+            k0, k1, k2, k3, k4, k5, k6, k7 = load_entries(
+                extra_cache, slot, valid, extra_page_shift, extra_page_units, EXTRA, FNUZ
+            )
         lane = tl.arange(0, GROUP)[None, :]
         q0 = q + (row * heads + head[:, None]) * LANES + lane
         mask = live[:, None]
-        k0, k1 = decode(c0, scales, 0, valid, FNUZ), decode(c1, scales, 1, valid, FNUZ)
-        k2, k3 = decode(c2, scales, 2, valid, FNUZ), decode(c3, scales, 3, valid, FNUZ)
-        k4, k5 = decode(c4, scales, 4, valid, FNUZ), decode(c5, scales, 5, valid, FNUZ)
-        k6 = decode(c6, scales, 6, valid, FNUZ)
         scores = tl.dot(tl.load(q0, mask=mask, other=0.0), tl.trans(k0))
         scores = tl.dot(tl.load(q0 + 64, mask=mask, other=0.0), tl.trans(k1), scores)
         scores = tl.dot(tl.load(q0 + 128, mask=mask, other=0.0), tl.trans(k2), scores)
@@ -144,9 +146,9 @@ def merge_kernel(sums, statistics, sink, out, lse, count, MERGED: tl.constexpr):
     tl.store(out + place * LANES + lane, tl.where(some, value / denominator, 0.0).to(tl.bfloat16))
 
 
-def part_constants(tiles: Tiles) -> dict[str, Any]:
-    """Return the compile-time arguments of the first launch."""
-    return {"HEADS": tiles.heads, "ENTRIES": tiles.entries, "FNUZ": tiles.fnuz}
+def part_constants(tiles: Tiles, layout: str = "kv_v4", extra: str = "kv_v4") -> dict[str, Any]:
+    """Return the compile-time arguments of the first launch, for the layouts of both caches."""
+    return {"HEADS": tiles.heads, "ENTRIES": tiles.entries, "FNUZ": tiles.fnuz, "LAYOUT": layout, "EXTRA": extra}
 
 
 def part_options(tiles: Tiles) -> dict[str, Any]:
