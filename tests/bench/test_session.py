@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,16 @@ def test_the_first_launch_of_each_arm_compares_its_tokens_with_plain_decoding() 
     gates, launcher = scripted({})
     list(run_session(session(command(""), command(""), control=2), quiet, launcher))
     assert gates == [True, True] + 6 * [False]
+    gates, launcher = scripted({})
+    list(run_session(replace(session(command(""), command("")), gate=False), quiet, launcher))
+    assert gates == 4 * [False]
+
+
+def test_an_arm_that_gives_other_tokens_than_plain_decoding_is_not_timed_further() -> None:
+    wrong = Measurement(cycle_us=(5000.0,), gate="failed: prompts [2] give other tokens than plain decoding")
+    _, launcher = scripted({1: Outcome(wrong)})
+    with pytest.raises(EvidenceError, match=r"arm B: the check before .* failed: prompts \[2\] .*--no-gate"):
+        list(run_session(session(command(""), command("")), quiet, launcher))
 
 
 def test_an_arm_that_cannot_start_ends_the_session_and_a_later_failure_does_not() -> None:
@@ -154,7 +165,12 @@ def test_what_was_done_to_an_arm_is_recorded(tmp_path: Path) -> None:
 
     spec = LaunchSpec(str(tmp_path / "tiny"), ("a", "b"), knock_out="argmax_rows")
     treatment: dict[str, Any] = ArmSpec(spec, environment={"X": "1"}, config_text="[policy]\n").treatment()
-    assert treatment == {"environment": {"X": "1"}, "knock_out": "argmax_rows", "config": "[policy]\n"}
+    assert treatment == {
+        "environment": {"X": "1"},
+        "knock_out": "argmax_rows",
+        "execution": "packed",
+        "config": "[policy]\n",
+    }
     assert ArmSpec(None, ("run", "it")).treatment() == {"environment": {}, "command": ["run", "it"]}
     workload = spec.workload()
     assert (workload["model"], workload["prompts"], workload["batch"]) == ("tiny", 2, 1)

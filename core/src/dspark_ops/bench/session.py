@@ -36,6 +36,7 @@ class Session:
         declared: fields of the fingerprint that belong to the treatment.
         time_limit: seconds for one launch.
         selection: the session chooses a configuration.
+        gate: the first launch of each arm compares its greedy tokens with plain decoding.
     """
 
     first: ArmSpec
@@ -46,6 +47,7 @@ class Session:
     declared: tuple[str, ...] = ()
     time_limit: float = 3600.0
     selection: bool = False
+    gate: bool = True
     name: str = field(default_factory=lambda: datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ"))
 
     def records(self, launches: list[Launch]) -> tuple[ArmRecord, ArmRecord]:
@@ -63,8 +65,7 @@ class Session:
 def run_session(session: Session, progress: Progress, launcher: Launcher = launch_arm) -> Iterator[Launch]:
     """Run the launches in their order and yield each as it ends, so that a caller can keep what an interruption leaves.
 
-    The first launch of each arm also compares its tokens with plain decoding. A launch that fails is yielded like any
-    other.
+    A launch that fails is yielded like any other.
 
     Args:
         session: what to run.
@@ -72,7 +73,8 @@ def run_session(session: Session, progress: Progress, launcher: Launcher = launc
         launcher: runs one launch.
 
     Raises:
-        EvidenceError: the first launch of an arm failed, so that the others would too.
+        EvidenceError: the first launch of an arm failed, or gives other tokens than plain decoding, so that the others
+            would too.
     """
     met: set[Arm] = set()
     for slot in session.slots:
@@ -80,7 +82,7 @@ def run_session(session: Session, progress: Progress, launcher: Launcher = launc
         arm = session.second if slot.arm is Arm.B else session.first
         side = Arm.B if slot.arm is Arm.B else Arm.A
         started, began = datetime.now(timezone.utc), time.monotonic()
-        outcome = launcher(arm, session.time_limit, side not in met)
+        outcome = launcher(arm, session.time_limit, session.gate and side not in met)
         launch = Launch(
             number=slot.number,
             arm=slot.arm,
@@ -98,6 +100,12 @@ def run_session(session: Session, progress: Progress, launcher: Launcher = launc
         yield launch
         if launch.measurement is None and side not in met:
             raise EvidenceError(f"the first launch of arm {side.value} failed, so no other was tried: {launch.error}")
+        if launch.measurement is not None and launch.measurement.gate.startswith("failed"):
+            raise EvidenceError(
+                f"arm {side.value}: the check before the timed runs {launch.measurement.gate}; where the target's "
+                "numbers depend on the rows of a step, as they may on a GPU, --no-gate measures all the same, and the "
+                "report says so"
+            )
         met.add(side)
 
 

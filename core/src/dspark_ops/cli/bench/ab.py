@@ -64,6 +64,9 @@ def ab(
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu or cuda.")] = "cpu",
     confidence: Annotated[float, typer.Option("--confidence", help="Level of the intervals.")] = 0.95,
     time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for one launch.")] = 3600.0,
+    gate: Annotated[
+        bool, typer.Option("--gate/--no-gate", help="Compare greedy tokens with plain decoding, once per arm.")
+    ] = True,
     selection: Annotated[
         bool, typer.Option("--selection", help="This run chooses a configuration: it is no evidence for it.")
     ] = False,
@@ -108,6 +111,7 @@ def ab(
         declared=tuple(treatment or ()),
         time_limit=time_limit,
         selection=selection,
+        gate=gate,
     )
     check_packages(page=out is not None)
     output = Output.prepared(out)
