@@ -2,11 +2,12 @@
 
     python benchmarks/record_gpu.py --out benchmarks/results/h200.json
 
-Compiling takes far longer than timing, so workers prepare all groups at once: they make inputs, compile, check numbers
-and capture graphs, and take the next operator when they are done with one. When all are ready they time one after the
-other, so that nothing else runs on the GPU. An operator that fails is recorded with the reason; one that breaks the GPU
-context costs its worker only, whose other operators are taken by a new one. What is not reached in time is recorded as
-such; a further call with ``--missing`` goes on with it, and with what failed. The file is written after each worker.
+Compiling takes far longer than timing, so workers (``record_worker.py``) prepare groups side by side: they make inputs,
+compile, check numbers and capture graphs, and take the next operator when they are done with one. When all are ready
+they time one after the other, so that nothing else runs on the GPU. That is done for the first row count, and then for
+the others, two by two, which compile little. An operator that fails is recorded with the reason; one that breaks the
+GPU context costs its worker only. What is not reached in time is recorded as such; a further call with ``--missing``
+goes on with it, and with what failed. The file is written after each worker.
 """
 
 from __future__ import annotations
@@ -14,13 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,12 @@ ROWS = (6, 1, 48, 8, 64, 24)
 MODEL = "deepseek-v4.1-flash/tp4"
 POLL = 0.05
 METHOD = (
-    "microseconds per call inside CUDA graphs of 8 to 384 calls, one input set each, together twice the L2 cache where "
-    "384 sets can be; the graphs of a group take turns, forward and backward; median, first and last "
-    "decile over the rounds; outputs are checked against the contract's reference before"
+    "microseconds per call inside CUDA graphs of 8 to 384 calls, one input set each, together 1.5 times the L2 cache "
+    "where 384 sets can be; the graphs of a group take turns, forward and backward; median, first and last decile over "
+    "the rounds; outputs are checked against the contract's reference before"
 )
 
 
-#: Seconds for which a group may go on after the time at which none is begun.
-GRACE = 20.0
 #: Operators whose peers take longest to compile: they are begun first.
 FIRST = (
     "mhc_mix_sinkhorn", "compress_c2", "k_norm_rope_store", "mla_sched_meta", "q_rope_store", "compress_c1",
@@ -46,21 +43,17 @@ FIRST = (
 
 @dataclass
 class Worker:
-    """A process that prepares operators, one after the other."""
+    """A process that prepares operators and times them when it may."""
 
     number: int
     folder: Path
     process: subprocess.Popen[bytes]
+    lines_read: int = 0
     finished: bool = False
 
     def file(self, kind: str) -> Path:
-        """Return the worker's file of a kind: ``at``, ``ready``, ``go``, ``json`` or ``log``."""
+        """Return the worker's file of a kind: ``at``, ``ready.W``, ``go.W``, ``done.W``, ``json`` or ``log``."""
         return self.folder / f"{self.number}.{kind}"
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it has prepared everything."""
-        return self.file("ready").exists()
 
     @property
     def dead(self) -> bool:
@@ -72,28 +65,40 @@ class Worker:
         tail = self.file("log").read_text(errors="replace").strip().splitlines()[-3:]
         return f"the worker ended with exit code {self.process.returncode}: {' | '.join(tail)[:600]}"
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records that it has written since the last time."""
+        path = self.file("json")
+        lines = path.read_text().splitlines() if path.exists() else []
+        new, self.lines_read = lines[self.lines_read :], len(lines)
+        return [json.loads(line) for line in new]
+
+    def claims(self) -> list[Path]:
+        """Return the files of the operators that it has taken."""
+        return [claim for claim in self.folder.glob("*.claim") if claim.read_text() == str(self.number)]
+
 
 def main() -> None:
     options = _options()
-    if options.worker is not None:
-        _work(options)
-        return
     begin = time.monotonic()
     known = json.loads(options.out.read_text()) if options.missing and options.out.exists() else {"groups": []}
     done = {(one["op"], one["rows"]) for one in known["groups"] if "failed" not in one}
     rows = [int(text) for text in options.rows.split(",")]
     ops = [op for op in _operators(options) if any((op, count) not in done for count in rows)]
+    groups: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = options.logs or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        facts: dict[str, Any] = {}
-        groups: list[dict[str, Any]] = []
-        for more, facts in _run_all(options, folder, ops, rows):
+        for more, facts in _run_all(options, folder, ops, waves_of(rows)):
             groups += more
             _write(options, known, groups, facts)
     for line in _lines(sorted(groups, key=lambda one: (one["op"], one["rows"]))):
         print(line)
     print(f"{len(groups)} groups in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def waves_of(rows: list[int]) -> list[list[int]]:
+    """Return the row counts in waves: the first one alone, since it compiles, the others two by two to spare memory."""
+    return [rows[:1], *(rows[at : at + 2] for at in range(1, len(rows), 2))]
 
 
 def _options() -> Any:
@@ -105,13 +110,13 @@ def _options() -> Any:
     parser.add_argument("--compile-rows", default="6,48", help="row counts at which torch.compile takes part")
     parser.add_argument("--workers", type=int, default=max(1, min(15, (os.cpu_count() or 2) - 1)))
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--prepare-seconds", type=float, default=180.0, help="no group is begun after this")
+    parser.add_argument(
+        "--prepare-seconds", type=float, default=150.0, help="the first row count is begun within these"
+    )
+    parser.add_argument("--rest-seconds", type=float, default=60.0, help="for beginning each later wave")
     parser.add_argument("--missing", action="store_true", help="go on with what the file lacks or has as failed")
     parser.add_argument("--wait-for", type=Path, help="file that must exist before anything is timed")
     parser.add_argument("--logs", type=Path, help="folder that keeps the workers' logs")
-    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -140,47 +145,81 @@ def _write(options: Any, known: dict[str, Any], groups: list[dict[str, Any]], fa
 
 
 def _run_all(
-    options: Any, folder: Path, ops: list[str], rows: list[int]
+    options: Any, folder: Path, ops: list[str], waves: list[list[int]]
 ) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
     """Yield the records of groups as they come, with the facts of the machine and its floor."""
     from dspark_ops.bench.floors import MachineFloor
     from dspark_ops.bench.machine import add_floor
 
-    if not ops:
-        return
-    begin = time.time()
-    until = begin + options.prepare_seconds
-    workers = [_start(options, folder, number, ops, until) for number in range(min(options.workers, len(ops)))]
-    groups: list[dict[str, Any]] = []
-    while any(not worker.waiting and not worker.finished for worker in workers):
-        for worker in [one for one in workers if one.dead and not one.finished and not one.waiting]:
-            worker.finished = True
-            groups.append(_after_death(worker, folder))
-            if time.time() < until:
-                workers.append(_start(options, folder, len(workers), ops, until))
-        time.sleep(POLL)
-    print(f"prepared after {time.time() - begin:.0f} s", flush=True)
-    while options.wait_for and not options.wait_for.exists():
-        time.sleep(POLL)
-    facts = _machine()
-    floor = MachineFloor.from_json(facts["floor"])
-    yield groups, facts
-    seen = {one["op"] for one in groups}
-    for worker in (one for one in workers if not one.finished):
-        worker.file("go").touch()
+    workers: list[Worker] = []
+    facts: dict[str, Any] = {}
+    for wave, counts in enumerate(waves if ops else []):
+        begin = time.time()
+        until = begin + (options.rest_seconds if wave else options.prepare_seconds)
+        start = folder / f"start.{wave}"
+        start.with_suffix(".new").write_text(str(until))
+        start.with_suffix(".new").rename(start)  # appears as a whole
+        if not workers:
+            workers = [_start(options, folder, number, ops, waves) for number in range(min(options.workers, len(ops)))]
+        broken = _wait_until_ready(options, folder, ops, waves, wave, workers, until)
+        print(f"wave {wave + 1}: prepared after {time.time() - begin:.0f} s", flush=True)
+        if not facts:
+            while options.wait_for and not options.wait_for.exists():
+                time.sleep(POLL)
+            facts = _machine()
+        floor = MachineFloor.from_json(facts["floor"])
+        seen = {(one["op"], one["rows"]) for one in broken}
+        yield broken, facts
+        for worker in (one for one in workers if not one.finished):
+            worker.file(f"go.{wave}").touch()
+            while not worker.file(f"done.{wave}").exists() and not worker.dead:
+                time.sleep(POLL)
+            found = worker.records()
+            if not worker.file(f"done.{wave}").exists():
+                worker.finished = True
+                found += _lost(worker, counts, {(one["op"], one["rows"]) for one in found})
+            seen |= {(one["op"], one["rows"]) for one in found}
+            yield [add_floor(one, floor) for one in found], facts
+        late = [(name, count) for name in ops for count in counts if (name, count) not in seen]
+        yield [_failed(name, count, "not reached in the time given") for name, count in late], facts
+    for worker in workers:
         worker.process.wait()
-        found = _results(worker, folder)
-        seen |= {one["op"] for one in found}
-        yield [add_floor(one, floor) for one in found], facts
-    late = [_failed(name, count, "not reached in the time given") for name in ops if name not in seen for count in rows]
-    yield late, facts
 
 
-def _start(options: Any, folder: Path, number: int, ops: list[str], until: float) -> Worker:
+def _wait_until_ready(
+    options: Any, folder: Path, ops: list[str], waves: list[list[int]], wave: int, workers: list[Worker], until: float
+) -> list[dict[str, Any]]:
+    """Wait until every living worker has prepared its part; return the records of what died on the way."""
+    broken: list[dict[str, Any]] = []
+    while any(not one.finished and not one.file(f"ready.{wave}").exists() for one in workers):
+        for worker in [one for one in workers if one.dead and not one.finished]:
+            worker.finished = True
+            at = worker.file("at")
+            operator, rows = at.read_text().split() if at.exists() else ("(start of a worker)", "0")
+            broken.append(_failed(operator, int(rows), f"while it was prepared, {worker.why()}"))
+            if wave:
+                broken += _lost(worker, waves[wave], {(operator, int(rows))})
+            elif time.time() < until:
+                for claim in worker.claims():  # others may take what it had, but not what it died of
+                    if claim.stem != operator:
+                        claim.unlink()
+                workers.append(_start(options, folder, len(workers), ops, waves))
+        time.sleep(POLL)
+    return broken
+
+
+def _lost(worker: Worker, counts: list[int], known: set[tuple[str, int]]) -> list[dict[str, Any]]:
+    """Return records of what a dead worker had taken and not finished."""
+    left = [(claim.stem, count) for claim in worker.claims() for count in counts]
+    return [_failed(name, count, f"beside it, {worker.why()}") for name, count in left if (name, count) not in known]
+
+
+def _start(options: Any, folder: Path, number: int, ops: list[str], waves: list[list[int]]) -> Worker:
+    text = "/".join(",".join(map(str, counts)) for counts in waves)
     command = [
-        sys.executable, __file__, "--out", str(options.out), "--ops", ",".join(ops), "--rows", options.rows,
-        "--vs", options.vs, "--compile-rows", options.compile_rows, "--rounds", str(options.rounds),
-        "--worker", str(number), "--folder", str(folder), "--until", str(until),
+        sys.executable, str(Path(__file__).with_name("record_worker.py")), "--ops", ",".join(ops), "--waves", text,
+        "--vs", options.vs, "--compile-rows", options.compile_rows, "--model", MODEL, "--rounds", str(options.rounds),
+        "--worker", str(number), "--folder", str(folder),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "MAX_JOBS": "1"}
     with (folder / f"{number}.log").open("wb") as log:
@@ -192,87 +231,12 @@ def _failed(operator: str, rows: int, why: str) -> dict[str, Any]:
     return {"op": operator, "rows": rows, "arms": {}, "unfit": {}, "failed": why}
 
 
-def _after_death(worker: Worker, folder: Path) -> dict[str, Any]:
-    """Return the record of the operator at which a worker died, and let the others that it had be taken again."""
-    at = worker.file("at")
-    operator, rows = at.read_text().split() if at.exists() else ("(start of a worker)", "0")
-    for claim in folder.glob("*.claim"):
-        if claim.read_text() == str(worker.number) and claim.stem != operator:
-            claim.unlink()
-    return _failed(operator, int(rows), worker.why())
-
-
-def _results(worker: Worker, folder: Path) -> list[dict[str, Any]]:
-    path = worker.file("json")
-    groups = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    if worker.process.returncode:
-        claimed = [claim.stem for claim in folder.glob("*.claim") if claim.read_text() == str(worker.number)]
-        lost = [name for name in claimed if not any(one["op"] == name for one in groups)]
-        groups += [_failed(name, 0, worker.why()) for name in lost]
-    return groups
-
-
 def _machine() -> dict[str, Any]:
     import dspark_ops
     from dspark_ops.bench.floors import measure_floor
     from dspark_ops.bench.machine import machine_facts
 
     return {"machine": machine_facts(dspark_ops.probe()), "floor": measure_floor().to_json()}
-
-
-def _claimed(options: Any) -> Iterator[str]:
-    """Yield operators that no other worker has taken."""
-    for operator in options.ops.split(","):
-        with suppress(FileExistsError):
-            with (options.folder / f"{operator}.claim").open("x") as claim:
-                claim.write(str(options.worker))
-            yield operator
-
-
-def _work(options: Any) -> None:
-    """Prepare groups, wait for the turn, time them."""
-    import torch
-
-    from dspark_ops.bench.machine import require_gpu
-    from dspark_ops.bench.micro import Bench
-    from dspark_ops.bench.peers import load_peer
-    from dspark_ops.selection.settings import Settings
-
-    def file(kind: str) -> Path:
-        return Path(options.folder / f"{options.worker}.{kind}")
-
-    def late(number: int, frame: Any) -> None:
-        raise TimeoutError("not ready in the time given")
-
-    folder = Path(__file__).parent / "peers"
-    peers = [load_peer(name, folder) for name in options.vs.split(",") if name]
-    compiled = [int(text) for text in options.compile_rows.split(",") if text]
-    bench = Bench(require_gpu(), MODEL, Settings(), peers, {"compile": compiled})
-    signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, max(1.0, options.until + GRACE - time.time()))
-    groups: list[Any] = []
-    rows = [int(text) for text in options.rows.split(",")]
-    for operator in _claimed(options):
-        for count in rows:
-            if time.time() > options.until:
-                groups.append(_failed(operator, count, "not reached in the time given"))
-                continue
-            file("at").write_text(f"{operator} {count}")
-            begin = time.monotonic()
-            groups.append(bench.group(operator, count))
-            torch.cuda.synchronize()  # where the GPU context is broken, this ends the worker at the right operator
-            print(f"{operator} {count}: {time.monotonic() - begin:.1f} s", flush=True)
-        if time.time() > options.until:
-            break
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    file("ready").touch()
-    while not file("go").exists():
-        time.sleep(POLL)
-    with file("json").open("w", encoding="utf-8") as lines:
-        for group in groups:
-            record = group if isinstance(group, dict) else group.timed(options.rounds)
-            lines.write(json.dumps(record) + "\n")
-            lines.flush()
 
 
 def _lines(groups: list[dict[str, Any]]) -> Iterator[str]:
