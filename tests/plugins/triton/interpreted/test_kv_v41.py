@@ -19,10 +19,6 @@ from dspark_ops_triton.blocks.kv_v41 import FORMS, locate_v41, page_units
 from dspark_ops_triton.kv_store_v41 import store_rows_v41
 
 
-def _store(*arguments: Any) -> None:
-    store_rows_v41(*arguments)
-
-
 @pytest.mark.parametrize("name", FORMS)
 def test_rows_are_stored_as_in_the_cases_of_the_contract(name: str) -> None:
     def thinned(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -30,7 +26,7 @@ def test_rows_are_stored_as_in_the_cases_of_the_contract(name: str) -> None:
         exact = inputs.get("eps") == 0.0 and name.endswith("_new")
         return inputs if inputs["layout"] == name and len(inputs["kv"]) != 1 and not exact else None
 
-    assert check_numbers(contracts.get("k_norm_rope_store"), _store, adapt=thinned) == []
+    assert check_numbers(contracts.get("k_norm_rope_store"), store_rows_v41, adapt=thinned) == []
 
 
 @pytest.mark.parametrize("name", FORMS)
