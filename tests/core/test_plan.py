@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,19 @@ def test_where_a_setting_was_written_changes_the_text_but_not_the_digest(fakes: 
     )
     assert one.digest == two.digest
     assert one != two
+
+
+def test_settings_whose_effect_is_in_the_plan_do_not_enter_its_digest(fakes: Any) -> None:
+    plain = fakes.plan()
+    strict = Policy(plugin_error="fail", lock="prefer", smoke="on", smoke_seconds=9)
+    for other in (
+        replace(plain.settings, simulate="sm_103"),
+        replace(plain.settings, allow=("plug",), deny=("other",)),
+        replace(plain.settings, policy=strict),
+    ):
+        assert replace(plain, settings=other).digest == plain.digest
+    weaker = replace(plain.settings, policy=Policy(fallback="allow"))
+    assert replace(plain, settings=weaker).digest != plain.digest
 
 
 def test_a_saved_plan_is_whole_or_not_there(plan: Plan, tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ def without(data: Any, keys: Collection[str]) -> Any:
     return [without(item, keys) for item in data] if isinstance(data, list) else data
 
 
+def without_own(data: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Return a JSON object without these keys of its own; what lies deeper stays."""
+    return {key: item for key, item in data.items() if key not in keys}
+
+
 def _decode_fields(kind: Any, data: dict[str, Any]) -> Any:
     hints = _hints(kind)
     if data.keys() != hints.keys():

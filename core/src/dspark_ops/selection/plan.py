@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dspark_ops.api.reason import Reason
 from dspark_ops.errors import UnknownOperatorError
 from dspark_ops.selection.candidate import Candidate
-from dspark_ops.selection.codec import decode, encode, without
+from dspark_ops.selection.codec import decode, encode, without, without_own
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.problem import Problem
 from dspark_ops.selection.registry import PluginFailure, PluginRecord
@@ -31,6 +31,13 @@ SCHEMA = 2
 
 #: Keys that say where a value came from. Two ranks that read one value from two files have one plan.
 _PROVENANCE = ("origin", "origins", "files")
+
+#: Settings whose effect is in the plan already: which device it is for, which plugins were loaded and which were not,
+#: and how a start treats a lock, a faulty plugin or an untried kernel. Two ways to the same choices have one digest.
+_EFFECT_IS_ELSEWHERE = {
+    "settings": ("simulate", "allow", "deny"),
+    "policy": ("plugin_error", "lock", "smoke", "smoke_seconds"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,10 @@ class Plan:
     @property
     def digest(self) -> str:
         """``sha256:`` and the hash of all that decides what runs. Where a setting was written does not enter."""
-        text = _canonical(without(encode(self), _PROVENANCE))
+        data = without(encode(self), _PROVENANCE)
+        settings = without_own(data["settings"], _EFFECT_IS_ELSEWHERE["settings"])
+        settings["policy"] = without_own(settings["policy"], _EFFECT_IS_ELSEWHERE["policy"])
+        text = _canonical({**data, "settings": settings})
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> str:
