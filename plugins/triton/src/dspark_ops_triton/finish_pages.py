@@ -1,0 +1,150 @@
+"""Portable ``finish_topk_pages``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+#: Choices of a row that one program orders: those of a selection come in order already and cost no comparisons.
+MOST_CHOSEN = 2048
+#: Choices that each is compared with at a time, and comparisons at a time.
+OTHERS = 16
+COMPARISONS = 4096
+#: Behind every entry.
+NONE = tl.constexpr(0x7FFFFFFF)
+WARPS = 8
+
+_STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_stride"]
+
+
+@triton.jit
+def places_in_order(held, entry, lane, found, SLOTS: tl.constexpr, OTHERS: tl.constexpr):
+    """Return the place of each of `found` entries in rising order; `held` points to them, too."""
+    place = tl.zeros((SLOTS,), tl.int32)
+    for first in range(0, found, OTHERS):
+        other = first + tl.arange(0, OTHERS)
+        theirs = tl.load(held + other, mask=other < found, other=NONE)
+        tied = (theirs[None, :] == entry[:, None]) & (other[None, :] < lane[:, None])
+        place += tl.sum(((theirs[None, :] < entry[:, None]) | tied).to(tl.int32), axis=1)
+    return place
+
+
+@triton.jit(
+    do_not_specialize=["rows", "width", "chosen", "columns", "page_size", *_STRIDES],
+    do_not_specialize_on_alignment=["scores", "indices", "lengths", "page_table", "page_indices", "raw_indices"],
+)
+def finish_kernel(
+    scores, indices, lengths, page_table, page_indices, raw_indices, rows, width, chosen, columns, page_size,
+    score_stride, index_stride, table_stride, page_stride, raw_stride,
+    SLOTS: tl.constexpr, OTHERS: tl.constexpr, CHECKED: tl.constexpr, RAW: tl.constexpr,
+):  # fmt: skip
+    """Order the choices of one row that count, and write their slots, then -1 in all `columns` of the output."""
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, SLOTS)
+    # a row of the output beyond the rows of the call has no choices
+    choices = tl.where(row < rows, chosen, 0)
+    choice = tl.load(indices + row * index_stride + lane, mask=lane < choices, other=-1)
+    visible = tl.minimum(tl.load(lengths + row, mask=row < rows, other=0), width)
+    counts = (choice >= 0) & (choice < visible)
+    if CHECKED:
+        score = tl.load(scores + row * score_stride + choice, mask=counts, other=float("-inf"))
+        counts = counts & (score > float("-inf"))
+    # the output holds the entries until their order is known
+    held = page_indices + row * page_stride
+    found = tl.sum(counts.to(tl.int32), axis=0)
+    tl.store(held + tl.cumsum(counts.to(tl.int32), axis=0) - 1, choice.to(tl.int32), mask=counts)
+    tl.debug_barrier()  # other threads read them below
+    entry = tl.load(held + lane, mask=lane < found, other=NONE)
+    follower = tl.load(held + lane + 1, mask=lane + 1 < found, other=NONE)
+    place = lane
+    if tl.sum((entry > follower).to(tl.int32), axis=0) > 0:
+        place = places_in_order(held, entry, lane, found, SLOTS, OTHERS)
+    tl.debug_barrier()  # they are overwritten below
+    page = tl.load(page_table + row * table_stride + entry // page_size, mask=lane < found, other=0)
+    tl.store(held + place, page * page_size + entry % page_size, mask=lane < found)
+    if RAW:
+        tl.store(raw_indices + row * raw_stride + place, entry.to(raw_indices.dtype.element_ty), mask=lane < found)
+    for first in range(found, columns, SLOTS):
+        column = first + lane
+        tl.store(held + column, tl.full((SLOTS,), -1, tl.int32), mask=column < columns)
+        if RAW:
+            none = tl.full((SLOTS,), -1, raw_indices.dtype.element_ty)
+            tl.store(raw_indices + row * raw_stride + column, none, mask=column < columns)
+
+
+def finish_topk_pages(
+    scores: Tensor,
+    indices: Tensor,
+    lengths: Tensor,
+    page_table: Tensor,
+    page_indices: Tensor,
+    page_size: int,
+    raw_indices: Tensor | None = None,
+    check_scores: bool = True,
+) -> None:
+    """Write the cache slots of each row's choices in rising order of entry, and -1 in all that is left of the output.
+
+    Args:
+        scores: [R, W] float32, last stride 1.
+        indices: [R, K] int32 or int64, last stride 1, K up to `MOST_CHOSEN`; may be negative or beyond W.
+        lengths: [R] int32, visible columns: a choice counts below ``min(W, lengths[r])``.
+        page_table: [R, P] int32, last stride 1; it covers every choice that counts.
+        page_indices: [at least R, at least K] int32, last stride 1, written whole.
+        page_size: entries of a page.
+        raw_indices: of the shape of `page_indices` and the dtype of `indices`, last stride 1, written whole if given.
+        check_scores: drop choices whose score is not above -inf, too.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit each other, too many choices, or the page size is not positive. Nothing
+            is written.
+
+    Bytes moved: 16 to 24 per choice, 4 to 12 per column of the output. Launches: 1, none for an empty output.
+
+    Source: N10.6.
+    """
+    rows, chosen = indices.shape
+    raw_fits = raw_indices is None or (raw_indices.shape == page_indices.shape and raw_indices.dtype == indices.dtype)
+    out_rows, columns = page_indices.shape
+    if page_size < 1 or out_rows < rows or columns < chosen or chosen > MOST_CHOSEN or not raw_fits:
+        fit = "fit" if raw_fits else "do not"
+        got = f"page_size {page_size}, {chosen} choices, {list(page_indices.shape)} and raw_indices that {fit}"
+        raise ValueError(
+            f"finish_topk_pages: wanted a page_size of 1 or more, up to {MOST_CHOSEN} choices, page_indices of {rows} "
+            f"or more rows and {chosen} or more columns, and raw_indices of its shape and the choices' dtype, got {got}"
+        )
+    if page_indices.numel():
+        raw = page_indices if raw_indices is None else raw_indices
+        finish_kernel[(out_rows,)](
+            scores, indices, lengths, page_table, page_indices, raw, rows, scores.shape[1], chosen, columns, page_size,
+            scores.stride(0), indices.stride(0), page_table.stride(0), page_indices.stride(0), raw.stride(0),
+            **launch_constants(chosen, check_scores, raw_indices is not None), **launch_options(),
+        )  # fmt: skip
+
+
+def launch_constants(chosen: int, checked: bool, raw: bool) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch."""
+    slots = max(128, triton.next_power_of_2(chosen))
+    return {"SLOTS": slots, "OTHERS": min(OTHERS, COMPARISONS // slots), "CHECKED": checked, "RAW": raw}
+
+
+def launch_options() -> dict[str, Any]:
+    """Return the compiler options of a launch."""
+    return {"num_warps": WARPS, "enable_fp_fusion": False}
+
+
+def prepare_finish_topk_pages(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
+    """Return `finish_topk_pages`, compiled for the site's choices of both dtypes, with and without their copy."""
+    if device.arch.vendor != "cpu":
+        chosen = site.axes["K"]
+        scores = torch.zeros(1, 1, device="cuda")
+        out = torch.zeros(1, chosen, dtype=torch.int32, device="cuda")
+        for indices in (out, out.long()):
+            for raw in (None, indices.clone()):
+                for checked in (True, False):
+                    finish_topk_pages(scores, indices, out[:, 0], out, out.clone(), 1, raw, checked)
+    return finish_topk_pages

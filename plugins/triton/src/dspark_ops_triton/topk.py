@@ -1,0 +1,251 @@
+"""Portable ``topk_rows``: every program keeps the best of its columns, the last one of a row the best of those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
+from dspark_ops_triton.blocks.meeting import is_last_to_arrive
+from dspark_ops_triton.blocks.scratch import ScratchMemory
+from dspark_ops_triton.blocks.selecting import HIDDEN, score_key, selected_places, threshold_of
+
+STATE_WORDS = tl.constexpr(WORDS)
+#: Widest row: its programs are the grid's second dimension, which has 16 bits.
+MOST_COLUMNS = 2**27
+#: Most columns chosen: a program's columns must be at least twice as many, or nothing is gained by dividing a row.
+MOST_CHOSEN = 2048
+#: Chosen columns that each is ranked against at a time, and comparisons at a time.
+OTHERS = 16
+COMPARISONS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a row is cut for one family of devices.
+
+    Attributes:
+        block: columns of a program, a power of two from twice `MOST_CHOSEN` on.
+        merged: candidates that a program of a later launch, or the last one of a row, holds; a power of two, at least
+            `block`.
+        warps: warps (waves on AMD) of a program.
+    """
+
+    block: int
+    merged: int
+    warps: int
+
+
+TILES = Tiles(block=4096, merged=8192, warps=16)
+#: Half as many: what a lane keeps of more would not fit its scalar registers.
+AMD_TILES = Tiles(block=4096, merged=4096, warps=16)
+
+
+@triton.jit
+def store_ids(ids, keys, columns, top_k, found, key, column, place, RANKED: tl.constexpr, SLOTS: tl.constexpr,
+              OTHERS: tl.constexpr):  # fmt: skip
+    """Write the selected columns of a row and -1 behind them; `keys` and `columns` hold SLOTS words of the row each."""
+    slot = tl.arange(0, SLOTS)
+    tl.store(ids + slot, tl.full((SLOTS,), -1, tl.int32), mask=(slot >= found) & (slot < top_k))
+    if RANKED:
+        tl.store(keys + place, key, mask=place >= 0)
+        tl.store(columns + place, column, mask=place >= 0)
+        tl.debug_barrier()  # other threads read them below
+        mine = tl.load(keys + slot, mask=slot < found, other=HIDDEN)
+        rank = tl.zeros((SLOTS,), tl.int32)
+        for first in range(0, found, OTHERS):
+            other = first + tl.arange(0, OTHERS)
+            theirs = tl.load(keys + other, mask=other < found, other=HIDDEN)
+            tied = (theirs[None, :] == mine[:, None]) & (other[None, :] < slot[:, None])
+            rank += tl.sum(((theirs[None, :] > mine[:, None]) | tied).to(tl.int32), axis=1)
+        tl.store(ids + rank, tl.load(columns + slot, mask=slot < found, other=0), mask=slot < found)
+    else:
+        tl.store(ids + place, column, mask=place >= 0)
+
+
+@triton.jit
+def store_candidates(keys, columns, top_k, found, key, column, place, SLOTS: tl.constexpr):
+    """Write the selected keys and columns of a program, in the order of columns, and HIDDEN behind them."""
+    slot = tl.arange(0, SLOTS)
+    tl.store(keys + place, key, mask=place >= 0)
+    tl.store(columns + place, column, mask=place >= 0)
+    tl.store(keys + slot, tl.full((SLOTS,), HIDDEN, tl.int32), mask=(slot >= found) & (slot < top_k))
+
+
+@triton.jit
+def merge_row(ids, keys, columns, count, top_k, MERGED: tl.constexpr, RANKED: tl.constexpr, SLOTS: tl.constexpr,
+              OTHERS: tl.constexpr):  # fmt: skip
+    """Choose among the `count` candidates of all programs of a row, at most MERGED, and write the choice."""
+    lane = tl.arange(0, MERGED)
+    key = tl.load(keys + lane, mask=lane < count, other=HIDDEN)
+    column = tl.load(columns + lane, mask=(lane < count) & (key > HIDDEN), other=0)
+    place = selected_places(key, threshold_of(key, top_k), top_k)
+    found = tl.sum((place >= 0).to(tl.int32), axis=0)
+    tl.debug_barrier()  # all candidates are in registers: ranking may use their memory
+    store_ids(ids, keys, columns, top_k, found, key, column, place, RANKED, SLOTS, OTHERS)
+
+
+@triton.jit(
+    do_not_specialize=["width", "score_stride", "source_splits", "top_k"],
+    do_not_specialize_on_alignment=["scores", "lengths", "source_keys", "source_columns", "keys", "columns", "ids"],
+)
+def select_kernel(
+    scores, lengths, source_keys, source_columns, keys, columns, ids, state, width, score_stride, source_splits, top_k,
+    BLOCK: tl.constexpr, MERGED: tl.constexpr, SLOTS: tl.constexpr, OTHERS: tl.constexpr,
+    FIRST: tl.constexpr, LAST: tl.constexpr, RANKED: tl.constexpr,
+):  # fmt: skip
+    """Keep the best of BLOCK scores (FIRST) or candidates of one row; if LAST, the row's last program chooses.
+
+    Candidates of a row lie in the order of their columns, those of one program behind those of the one before, so that
+    the first of equal keys is that of the lowest column. `keys` and `columns` hold top_k words per program.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    splits = tl.num_programs(1)
+    lane = split * BLOCK + tl.arange(0, BLOCK)
+    if FIRST:
+        visible = lane < tl.minimum(tl.load(lengths + row), width)
+        score = tl.load(scores + row * score_stride + lane, mask=visible, other=0.0)
+        key = tl.where(visible, score_key(score), HIDDEN)
+        column = lane
+    else:
+        start = row * source_splits * top_k
+        held = lane < source_splits * top_k
+        key = tl.load(source_keys + start + lane, mask=held, other=HIDDEN)
+        column = tl.load(source_columns + start + lane, mask=held & (key > HIDDEN), other=0)
+    place = selected_places(key, threshold_of(key, top_k), top_k)
+    found = tl.sum((place >= 0).to(tl.int32), axis=0)
+    first = row * splits * top_k
+    here = first + split * top_k
+    row_ids = ids + row * top_k
+    if LAST and splits == 1:
+        store_ids(row_ids, keys + here, columns + here, top_k, found, key, column, place, RANKED, SLOTS,
+                  OTHERS)  # fmt: skip
+    else:
+        store_candidates(keys + here, columns + here, top_k, found, key, column, place, SLOTS)
+        if LAST and is_last_to_arrive(state + row * STATE_WORDS, splits):
+            merge_row(row_ids, keys + first, columns + first, splits * top_k, top_k, MERGED, RANKED, SLOTS, OTHERS)
+
+
+class TopkRows:
+    """``topk_rows`` bound to one device: one launch for up to ``block * (merged // top_k)`` columns, more behind.
+
+    The programs of a row meet at memory that this object owns: keep it alive as long as graphs that captured it.
+
+    Bytes moved: the visible scores once, 4 per choice, 16 per program and choice through scratch memory.
+    """
+
+    __slots__ = ("_arrivals", "_scratch", "_tiles")
+
+    def __init__(self, tiles: Tiles, arrivals: ArrivalState) -> None:
+        self._tiles = tiles
+        self._arrivals = arrivals
+        self._scratch = ScratchMemory()
+
+    def __call__(self, scores: Tensor, lengths: Tensor, top_k: int, order: str = "position") -> Tensor:
+        """Return the columns of each row's best visible scores, a NaN before +inf, the lowest of equal ones first.
+
+        Args:
+            scores: [R, W] float32, last stride 1, W up to `MOST_COLUMNS`.
+            lengths: [R] int32, visible columns.
+            top_k: columns chosen, 1 to `MOST_CHOSEN`.
+            order: ``position`` lists them in rising order, ``score`` from the best one down.
+
+        Returns:
+            [R, top_k] int32; -1 behind the visible columns.
+
+        Raises:
+            ValueError: another `top_k` or order, columns apart, or too many of them.
+
+        Source: N10.6.
+        """
+        rows, width = scores.shape
+        apart = scores.stride(1) != 1 and width > 1
+        if not 1 <= top_k <= MOST_CHOSEN or order not in ("position", "score") or apart or width > MOST_COLUMNS:
+            got = f"top_k {top_k}, order {order!r}, {width} columns of stride {scores.stride(1)}"
+            raise ValueError(
+                f"topk_rows: wanted top_k of 1 to {MOST_CHOSEN}, order position or score, and up to {MOST_COLUMNS} "
+                f"columns of stride 1, got {got}"
+            )
+        ids = torch.empty(rows, top_k, dtype=torch.int32, device=scores.device)
+        if not rows:
+            return ids
+        tiles = self._tiles
+        levels = split_counts(tiles, width, top_k)
+        words = [2 * rows * splits * top_k for splits in levels]
+        memory = self._scratch.take(sum(words), scores).view(torch.int32)
+        source = memory
+        sources = 0
+        for level, (splits, size) in enumerate(zip(levels, words, strict=True)):
+            out, memory = memory[:size], memory[size:]
+            last = level == len(levels) - 1
+            state = self._arrivals.take(rows, scores) if last and splits > 1 else ids
+            select_kernel[(rows, splits)](
+                scores, lengths, source[: len(source) // 2], source[len(source) // 2 :], out[: size // 2],
+                out[size // 2 :], ids, state, width, scores.stride(0), sources, top_k,
+                **launch_constants(tiles, top_k, level == 0, last, order == "score"), **launch_options(tiles),
+            )  # fmt: skip
+            source, sources = out, splits
+        return ids
+
+
+def split_counts(tiles: Tiles, width: int, top_k: int) -> tuple[int, ...]:
+    """Return over how many programs a row is spread in each launch: in the last one they fit what one program holds."""
+    splits = max(1, triton.cdiv(width, tiles.block))
+    counts = [splits]
+    while splits * top_k > tiles.merged:
+        splits = triton.cdiv(splits * top_k, tiles.merged)
+        counts.append(splits)
+    return tuple(counts)
+
+
+def launch_constants(tiles: Tiles, top_k: int, first: bool, last: bool, ranked: bool) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch."""
+    slots = max(64, triton.next_power_of_2(top_k))
+    return {
+        "BLOCK": tiles.block if first else tiles.merged, "MERGED": tiles.merged,
+        "SLOTS": slots, "OTHERS": min(OTHERS, COMPARISONS // slots),
+        "FIRST": first, "LAST": last, "RANKED": ranked and last,
+    }  # fmt: skip
+
+
+def launch_options(tiles: Tiles) -> dict[str, Any]:
+    """Return the compiler options of a launch."""
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+
+
+def topk_rows(scores: Tensor, lengths: Tensor, top_k: int, order: str = "position") -> Tensor:
+    """Return what `TopkRows` returns; unprepared, a launch that zeroes 32 bytes per row comes before the kernel.
+
+    Source: N10.6.
+    """
+    tiles = AMD_TILES if torch.version.hip else TILES
+    return TopkRows(tiles, ArrivalState(0, scores.device))(scores, lengths, top_k, order)
+
+
+def prepare_topk_rows(device: Any, site: Any, rows: Sequence[int]) -> TopkRows:
+    """Return `topk_rows` with memory for the planned rows, compiled for the site's choices in both orders."""
+    target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
+    tiles = AMD_TILES if device.arch.vendor == "amd" else TILES
+    bound = TopkRows(tiles, ArrivalState(max(rows, default=0), target))
+    if target.type == "cuda":
+        top_k = site.options["top_k"]
+        lengths = torch.ones(1, dtype=torch.int32, device=target)
+        # a row that one launch serves, and one that needs several: each has builds of its own
+        for width in (64, tiles.block * (tiles.merged // top_k + 1)):
+            scores = torch.zeros(1, width, device=target)
+            for order in ("position", "score"):
+                bound(scores, lengths, top_k, order)
+    return bound
+
+
+__all__ = [
+    "AMD_TILES", "MOST_CHOSEN", "TILES", "Tiles", "TopkRows", "launch_constants", "launch_options", "prepare_topk_rows",
+    "select_kernel", "split_counts", "topk_rows",
+]  # fmt: skip

@@ -1,0 +1,125 @@
+"""The selection of columns and of candidate blocks against their contracts' cases, however rows are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from triton.runtime.interpreter import InterpretedFunction
+
+from dspark_ops import contracts
+from dspark_ops.conformance.numbers import check_numbers
+from dspark_ops.contracts import Case, Contract
+from dspark_ops_triton import candidates, topk
+from dspark_ops_triton.blocks.arrival import ArrivalState
+
+Thinned = Callable[..., Contract]
+
+NAN, INF = float("nan"), float("inf")
+
+
+def _bound(tiles: topk.Tiles) -> topk.TopkRows:
+    return topk.TopkRows(tiles, ArrivalState(0, torch.device("cpu")))
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    seen: list[str] = []
+    run = InterpretedFunction.run
+
+    def count(self, *arguments, **options):
+        seen.append(self.__name__)
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(InterpretedFunction, "run", count)
+    return seen
+
+
+def _small(case: Case) -> bool:
+    return case.inputs["scores"].shape[1] <= 10
+
+
+def test_the_selection_passes_the_cases_of_its_contract(thinned: Thinned) -> None:
+    assert check_numbers(thinned("topk_rows", 12, lambda case: bool(case.expected)), topk.topk_rows) == []
+
+
+def test_a_selection_cut_into_many_programs_and_launches_passes_them_too(thinned: Thinned) -> None:
+    assert check_numbers(thinned("topk_rows", 7, _small), _only_few(_bound(topk.Tiles(32, 64, 1)))) == []
+
+
+def _only_few(function):
+    """Return a function that serves small calls by the small tiles and large ones by the usual ones."""
+    usual = _bound(topk.TILES)
+    return lambda scores, lengths, top_k, order: (function if top_k <= 16 else usual)(scores, lengths, top_k, order)
+
+
+def _special_rows() -> Iterator[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    special = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1e-45, -1e-45, 3.0, -3.0])
+    yield special[torch.randint(9, (3, 300), generator=generator)]
+    yield torch.randn(3, 300, generator=generator)
+
+
+@pytest.mark.parametrize("order", ["position", "score"])
+def test_every_way_to_cut_a_row_gives_the_same_columns(order: str, launches: list[str]) -> None:
+    lengths = torch.tensor([300, 150, 5], dtype=torch.int32)
+    for scores in _special_rows():
+        wanted = contracts.get("topk_rows").reference(scores, lengths, 16, order)
+        for tiles, count in ((topk.Tiles(128, 128, 1), 1), (topk.Tiles(32, 64, 1), 2)):
+            launches.clear()
+            bound = _bound(tiles)
+            assert torch.equal(bound(scores, lengths, 16, order), wanted)
+            assert launches == ["select_kernel"] * count
+            assert not any(words.any() for words in bound._arrivals._streams.values())
+
+
+@pytest.mark.parametrize("tiles", [topk.TILES, topk.AMD_TILES])
+def test_rows_of_64k_to_a_million_columns_need_few_launches(tiles: topk.Tiles) -> None:
+    assert len(topk.split_counts(tiles, tiles.block * (tiles.merged // 512), 512)) == 1
+    assert len(topk.split_counts(tiles, 2**20, 512)) == (2 if tiles.merged > tiles.block else 3)
+    assert topk.split_counts(tiles, 0, 512) == (1,)
+    for top_k in (1, 512, topk.MOST_CHOSEN):
+        assert topk.split_counts(tiles, topk.MOST_COLUMNS, top_k)[0] <= 65535
+        assert topk.split_counts(tiles, topk.MOST_COLUMNS, top_k)[-1] * top_k <= tiles.merged
+
+
+def test_the_candidates_pass_the_cases_of_their_contract(thinned: Thinned) -> None:
+    few = thinned("candidate_blocks", 7, lambda case: case.name.startswith("no rows"))
+    assert check_numbers(few, candidates.candidate_blocks) == []
+
+
+def test_candidates_of_more_blocks_than_a_program_holds_are_right(
+    thinned: Thinned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "SCORES", 16)
+    monkeypatch.setattr(candidates, "TILE", 128)
+    few = thinned("candidate_blocks", 9, lambda case: False)
+    assert check_numbers(few, candidates.candidate_blocks, adapt=_narrow) == []
+
+
+def _narrow(inputs):
+    return None if inputs["logits"].shape[1] > 600 else inputs
+
+
+def test_a_source_layer_and_a_consumer_are_one_launch_each(launches: list[str]) -> None:
+    logits, lens = torch.zeros(2, 64), torch.tensor([64, 3], dtype=torch.int32)
+    _, keep = candidates.candidate_blocks(logits, lens, None, 2, 8)
+    assert keep is not None
+    masked, none = candidates.candidate_blocks(logits, lens, keep, 2, 8)
+    assert none is None
+    # the first block and the newest one; of the second row only three entries are visible
+    assert keep.sum(1).tolist() == [16, 8]
+    assert (masked == 0).sum(1).tolist() == [16, 3]
+    assert launches == ["source_kernel", "consumer_kernel"]
+
+
+def test_calls_that_do_not_fit_are_refused_and_none_is_launched_for_no_rows(launches: list[str]) -> None:
+    scores, lengths = torch.zeros(2, 8), torch.zeros(2, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"wanted top_k of 1 to 2048, .* got top_k 2049"):
+        topk.topk_rows(scores, lengths, 2049)
+    with pytest.raises(ValueError, match=r"power of two up to 2048, .* got 1 blocks of 3"):
+        candidates.candidate_blocks(scores, lengths, None, 1, 3)
+    assert topk.topk_rows(scores[:0], lengths[:0], 3).shape == (0, 3)
+    assert candidates.candidate_blocks(scores[:0], lengths[:0])[0].shape == (0, 8)
+    assert launches == []
