@@ -1,0 +1,104 @@
+"""Portable ``engram_gather``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dspark_ops_triton.blocks.codes import power_of_two
+from dspark_ops_triton.blocks.e4m3_bits import e4m3_value_of_any_code
+
+#: Table bytes of a program: 16 per thread.
+TILE = 2048
+THREADS = 128
+GROUP = 32
+MOST_COLUMNS = 8192
+
+
+@triton.jit(
+    do_not_specialize=["count", "each", "token_stride", "id_stride", "low", "high"],
+    do_not_specialize_on_alignment=["ids", "scales"],
+)
+def gather_kernel(
+    table, scales, ids, out, count, each, token_stride, id_stride, low, high,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Write ROWS rows of the result."""
+    place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    live = place < count
+    id = tl.load(ids + place // each * token_stride + place % each * id_stride, mask=live, other=-1).to(tl.int64)
+    held = live & (id >= low) & (id < high)
+    row = tl.where(held, id - low, 0)
+    column = tl.arange(0, COLUMNS)
+    code = tl.load(table + row[:, None] * COLUMNS + column[None, :], mask=held[:, None], other=0)
+    group = tl.arange(0, COLUMNS // GROUP)
+    scale = tl.load(scales + row[:, None] * (COLUMNS // GROUP) + group[None, :], mask=held[:, None], other=127)
+    factor = power_of_two(scale.to(tl.int32))
+    value = tl.reshape(e4m3_value_of_any_code(code), (ROWS, COLUMNS // GROUP, GROUP)) * factor[:, :, None]
+    value = tl.reshape(value, (ROWS, COLUMNS)).to(tl.bfloat16)
+    tl.store(out + place[:, None] * COLUMNS + column[None, :], value, mask=live[:, None])
+
+
+def engram_gather(table: Tensor, scales: Tensor, ids: Tensor, lo: int, hi: int) -> Tensor:
+    """Return the dequantised table row of each id that this rank holds, and zeros for every other id.
+
+    Args:
+        table: [rows, D] float8_e4m3fn, contiguous, global rows `lo` to `hi` - 1; D a power of two of 32 to 8192.
+        scales: [rows, D / 32] uint8, contiguous: byte e is 2**(e - 127), 1 to 254.
+        ids: [T, I] int32 or int64, any strides.
+        lo: first global row held.
+        hi: row after the last one held.
+
+    Returns:
+        [T * I, D] bfloat16, row after row of `ids`.
+
+    Raises:
+        ValueError: another D, scales that do not fit the table, or a table of fewer than `hi - lo` rows.
+
+    Bytes moved: D + D / 32 per id held, 2 * D per id. Launches: 1, none for no ids.
+
+    Source: A16.
+    """
+    rows, columns = table.shape
+    fits = scales.shape[0] == rows and scales.shape[1] * GROUP == columns and 0 <= lo <= hi <= lo + rows
+    if not GROUP <= columns <= MOST_COLUMNS or columns & (columns - 1) or not fits:
+        got = f"table {list(table.shape)}, scales {list(scales.shape)}, lo {lo} and hi {hi}"
+        raise ValueError(
+            f"engram_gather: wanted a table [hi - lo or more, D] with D a power of two of {GROUP} to {MOST_COLUMNS} "
+            f"and scales [rows, D / {GROUP}], got {got}"
+        )
+    count = ids.numel()
+    out = torch.empty(count, columns, dtype=torch.bfloat16, device=ids.device)
+    if count:
+        constants = launch_constants(columns)
+        gather_kernel[(triton.cdiv(count, constants["ROWS"]),)](
+            table.view(torch.uint8), scales, ids, out, count, ids.shape[1], ids.stride(0), ids.stride(1), lo, hi,
+            **constants, **launch_options(torch.version.hip is not None),
+        )  # fmt: skip
+    return out
+
+
+def launch_constants(columns: int) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch."""
+    return {"ROWS": max(1, TILE // columns), "COLUMNS": columns, "GROUP": GROUP}
+
+
+def launch_options(amd: bool) -> dict[str, Any]:
+    """Return the compiler options of a launch."""
+    return {"num_warps": THREADS // (64 if amd else 32), "enable_fp_fusion": False}
+
+
+def prepare_engram_gather(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
+    """Return `engram_gather`, compiled for the site's columns and ids of both dtypes."""
+    if device.arch.vendor != "cpu":
+        columns = site.axes["D"]
+        table = torch.zeros(1, columns, dtype=torch.uint8, device="cuda").view(torch.float8_e4m3fn)
+        scales = torch.full((1, columns // GROUP), 127, dtype=torch.uint8, device="cuda")
+        for dtype in (torch.int64, torch.int32):
+            engram_gather(table, scales, torch.zeros(1, 1, dtype=dtype, device="cuda"), 0, 1)
+    return engram_gather

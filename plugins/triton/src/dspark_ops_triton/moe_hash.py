@@ -1,0 +1,153 @@
+"""Portable ``moe_gate_hash`` and ``fill_padded_topk``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dspark_ops_triton.blocks.elementary import exp_rounded, log1p_rounded
+
+#: Choices of a row that one warp takes, and entries that a program overwrites.
+MOST_CHOSEN = 64
+BLOCK = 256
+HASH_WARPS, FILL_WARPS = 1, 2
+
+
+@triton.jit(
+    do_not_specialize=["row_stride", "column_stride", "tokens", "top_k", "pad_id"],
+    do_not_specialize_on_alignment=["logits", "input_ids", "table", "num_valid", "weights", "ids"],
+)
+def hash_kernel(
+    logits, input_ids, table, num_valid, weights, ids, row_stride, column_stride, tokens, top_k, renorm_eps, pad_id,
+    SLOTS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Look up the experts of one row's token, and divide their scores by the sum of these."""
+    row = tl.program_id(0).to(tl.int64)
+    token = tl.load(input_ids + row).to(tl.int64)
+    live = (token >= 0) & (token < tokens)
+    if PADDED:
+        live = live & (row < tl.load(num_valid))
+    slot = tl.arange(0, SLOTS)
+    chosen = slot < top_k
+    known = slot < tl.where(live, top_k, 0)
+    expert = tl.load(table + tl.where(live, token, 0) * top_k + slot, mask=known, other=0)
+    x = tl.load(logits + row * row_stride + expert.to(tl.int64) * column_stride, mask=known, other=0.0).to(tl.float32)
+    # a comparison and not a maximum: a NaN stays
+    score = tl.sqrt_rn(tl.where(x < 0, 0.0, x) + log1p_rounded(exp_rounded(tl.abs(x) * -1.0)))
+    total = tl.sum(tl.where(known, score, 0.0), axis=0) + renorm_eps
+    weight = tl.div_rn(score, total.broadcast_to(score.shape))
+    tl.store(weights + row * top_k + slot, tl.where(known, weight, 0.0), mask=chosen)
+    tl.store(ids + row * top_k + slot, tl.where(known, expert, pad_id), mask=chosen)
+
+
+@triton.jit(
+    do_not_specialize=["count", "top_k", "id_stride", "weight_stride", "pad_id"],
+    do_not_specialize_on_alignment=["ids", "weights", "num_valid"],
+)
+def fill_kernel(ids, weights, num_valid, count, top_k, id_stride, weight_stride, pad_id, BLOCK: tl.constexpr):
+    """Overwrite those of BLOCK choices that lie in padded rows."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    row, slot = place // top_k, place % top_k
+    padded = (place < count) & (row >= tl.load(num_valid))
+    pad = (tl.zeros((BLOCK,), tl.int32) + pad_id).to(ids.dtype.element_ty)
+    tl.store(ids + row * id_stride + slot, pad, mask=padded)
+    tl.store(weights + row * weight_stride + slot, tl.zeros((BLOCK,), tl.float32), mask=padded)
+
+
+def moe_gate_hash(
+    logits: Tensor,
+    input_ids: Tensor,
+    table: Tensor,
+    renorm_eps: float = 1e-20,
+    pad_id: int = -1,
+    num_valid: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the experts that a table holds for each token, weighted by the router's scores.
+
+    Args:
+        logits: [M, E] float32, bfloat16 or float16, any strides.
+        input_ids: [M] int64 or int32, contiguous. A token outside the table is padding; the table is not read for it.
+        table: [V, K] int32, contiguous, the experts (0 to E - 1) of each token; K up to `MOST_CHOSEN`.
+        renorm_eps: added to the sum.
+        pad_id: id given to padded rows; their weights are 0.
+        num_valid: [1] int32; rows from it on are padding, too.
+
+    Returns:
+        weights [M, K] float32 and ids [M, K] int32, in the order of the table.
+
+    Raises:
+        ValueError: no or too many choices per token.
+
+    Bytes moved: 12 and a gathered logit per choice. Launches: 1, none for no rows.
+
+    Source: N2, C5.4.
+    """
+    rows, top_k = input_ids.shape[0], table.shape[1]
+    if not 1 <= top_k <= MOST_CHOSEN:
+        raise ValueError(f"moe_gate_hash: wanted a table of 1 to {MOST_CHOSEN} experts per token, got {top_k}")
+    weights = torch.empty(rows, top_k, dtype=torch.float32, device=logits.device)
+    ids = torch.empty(rows, top_k, dtype=torch.int32, device=logits.device)
+    if rows:
+        hash_kernel[(rows,)](
+            logits, input_ids, table, ids if num_valid is None else num_valid, weights, ids,
+            logits.stride(0), logits.stride(1), table.shape[0], top_k, float(renorm_eps), pad_id,
+            **hash_constants(top_k, num_valid is not None), **launch_options(HASH_WARPS),
+        )  # fmt: skip
+    return weights, ids
+
+
+def fill_padded_topk(ids: Tensor, weights: Tensor, num_valid: Tensor, pad_id: int = -1) -> None:
+    """Overwrite padded rows: every id becomes `pad_id`, every weight 0, whatever the row held.
+
+    Args:
+        ids: [M, K] int32 or int64, last stride 1; written.
+        weights: [M, K] float32, last stride 1; written.
+        num_valid: [1] int32 or int64; rows from it on are padding.
+        pad_id: id of padded rows.
+
+    Bytes moved: 8 or 12 per padded choice. Launches: 1, none for no choices.
+
+    Source: A6.
+    """
+    count = ids.numel()
+    if count:
+        fill_kernel[(triton.cdiv(count, BLOCK),)](
+            ids, weights, num_valid, count, ids.shape[1], ids.stride(0), weights.stride(0), pad_id,
+            BLOCK=BLOCK, **launch_options(FILL_WARPS),
+        )  # fmt: skip
+
+
+def hash_constants(top_k: int, padded: bool) -> dict[str, Any]:
+    """Return the compile-time arguments of `moe_gate_hash`."""
+    return {"SLOTS": max(8, triton.next_power_of_2(top_k)), "PADDED": padded}
+
+
+def launch_options(warps: int) -> dict[str, Any]:
+    """Return the compiler options of a launch. Contraction is off: scores round as the contract has it."""
+    return {"num_warps": warps, "enable_fp_fusion": False}
+
+
+def prepare_moe_gate_hash(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return `moe_gate_hash`, compiled for the site's choices and logits, with and without a count of rows."""
+    if device.arch.vendor != "cpu":
+        logits = torch.zeros(1, 1, dtype=getattr(torch, site.dtypes.get("logits", "float32")), device="cuda")
+        tokens = torch.zeros(1, dtype=getattr(torch, site.dtypes.get("input_ids", "int64")), device="cuda")
+        table = torch.zeros(1, site.axes["K"], dtype=torch.int32, device="cuda")
+        for count in (None, torch.ones(1, dtype=torch.int32, device="cuda")):
+            moe_gate_hash(logits, tokens, table, num_valid=count)
+    return moe_gate_hash
+
+
+def prepare_fill_padded_topk(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
+    """Return `fill_padded_topk`, compiled for ids and counts of both dtypes."""
+    if device.arch.vendor != "cpu":
+        weights = torch.zeros(1, 1, device="cuda")
+        for ids in (weights.int(), weights.long()):
+            for count in (weights[0].int(), weights[0].long()):
+                fill_padded_topk(ids, weights, count)
+    return fill_padded_topk

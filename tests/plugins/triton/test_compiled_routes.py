@@ -1,0 +1,87 @@
+"""Routing by table, padding, route reduce and n-gram gather, built for every architecture that is claimed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dspark_ops.conformance.compiled import compile_kernel
+from dspark_ops_triton import engram, moe_hash, moe_reduce
+from dspark_ops_triton.kernels_base import INTERPRETED
+
+ARCHES = [name for name, _ in INTERPRETED]
+#: One of each vendor, for shapes beside the model's: those that have the fewest registers or the least memory to spare.
+TIGHT = ["sm_103", "gfx942"]
+
+
+@pytest.mark.parametrize(("arch", "top_k"), [*((arch, 6) for arch in ARCHES), ("gfx942", 64)])
+def test_a_row_of_the_hash_gate_is_one_warp_without_shared_memory(arch: str, top_k: int) -> None:
+    signature = {
+        **dict.fromkeys(("table", "num_valid", "ids"), "*i32"), "logits": "*fp32", "input_ids": "*i64",
+        "weights": "*fp32", **dict.fromkeys(("row_stride", "column_stride", "tokens", "top_k", "pad_id"), "i32"),
+        "renorm_eps": "fp32",
+    }  # fmt: skip
+    constants, options = moe_hash.hash_constants(top_k, True), moe_hash.launch_options(moe_hash.HASH_WARPS)
+    kernel = compile_kernel(moe_hash.hash_kernel, arch, signature, constants, options)
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 64
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_padding_uses_registers_only(arch: str) -> None:
+    signature = {
+        "ids": "*i64", "weights": "*fp32", "num_valid": "*i32", "count": "i64",
+        **dict.fromkeys(("top_k", "id_stride", "weight_stride", "pad_id"), "i32"),
+    }  # fmt: skip
+    constants, options = {"BLOCK": moe_hash.BLOCK}, moe_hash.launch_options(moe_hash.FILL_WARPS)
+    kernel = compile_kernel(moe_hash.fill_kernel, arch, signature, constants, options)
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 64
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_route_reduce_loads_16_bytes_at_a_time(arch: str) -> None:
+    signature = {
+        **dict.fromkeys(("route_out", "shared", "out"), "*bf16"),
+        **dict.fromkeys(("topk_ids", "expert_mask"), "*i32"),
+        "topk_weights": "*fp32", "experts": "i32", "scale": "fp32",
+    }  # fmt: skip
+    amd = arch.startswith("gfx")
+    constants = moe_reduce.launch_constants(6, 5120, True, True, True, False)
+    options = moe_reduce.launch_options(amd)
+    kernel = compile_kernel(
+        moe_reduce.reduce_kernel, arch, signature, constants, options, ("route_out", "shared", "out")
+    )
+    assert (kernel.spilled, kernel.shared) == (0, 0)
+    assert kernel.registers <= 96
+    assert kernel.count(r"\b(global|buffer)_load_dwordx4" if amd else r"\bLDG\.E\.128") == 7
+
+
+@pytest.mark.parametrize("arch", TIGHT)
+def test_the_widest_route_reduce_does_not_spill(arch: str) -> None:
+    signature = {
+        **dict.fromkeys(("route_out", "shared", "out", "topk_weights"), "*fp32"),
+        **dict.fromkeys(("topk_ids", "expert_mask"), "*i32"), "experts": "i32", "scale": "fp32",
+    }  # fmt: skip
+    amd = arch.startswith("gfx")
+    constants = moe_reduce.launch_constants(16, 7168, True, True, True, True)
+    kernel = compile_kernel(moe_reduce.reduce_kernel, arch, signature, constants, moe_reduce.launch_options(amd))
+    assert kernel.spilled == 0
+    assert kernel.registers <= 160
+
+
+@pytest.mark.parametrize(
+    ("arch", "columns"), [*((arch, 256) for arch in ARCHES), *((arch, size) for arch in TIGHT for size in (32, 8192))]
+)
+def test_the_gather_does_not_spill(arch: str, columns: int) -> None:
+    signature = {
+        **dict.fromkeys(("table", "scales"), "*u8"), "ids": "*i64", "out": "*bf16",
+        **dict.fromkeys(("count", "each", "token_stride", "id_stride", "low", "high"), "i32"),
+    }  # fmt: skip
+    amd = arch.startswith("gfx")
+    constants, options = engram.launch_constants(columns), engram.launch_options(amd)
+    kernel = compile_kernel(engram.gather_kernel, arch, signature, constants, options, ("table", "out"))
+    assert kernel.spilled == 0
+    assert kernel.registers <= 128
+    assert kernel.shared <= 16384
+    if columns == 256:
+        assert kernel.count(r"\b(global|buffer)_load_dwordx4" if amd else r"\bLDG\.E\.128") == 1
