@@ -1,4 +1,4 @@
-"""The kernels of the greedy verify tail."""
+"""The kernels of the verify tail, greedy and sampled."""
 
 from __future__ import annotations
 
@@ -83,4 +83,28 @@ _GREEDY = Kernel(
     note="1 launch; 16 bytes per row and 24 per request",
 )
 
-KERNELS = (_TAIL, _FORCED, _GREEDY)
+_SAMPLED = Kernel(
+    "accept_sampled",
+    variant="one_launch",
+    target="dspark_ops_triton.accept_sampled:accept_sampled",
+    prepare="dspark_ops_triton.accept_sampled:prepare_accept_sampled",
+    arch=any_gpu(),
+    region=[
+        dtype("candidates", "int64"),
+        dtype("target_probs", "float32"),
+        dtype("draft_probs", "float32"),
+        dtype("verify_lens", "int32", "int64"),
+        unit_last_stride("candidates", "target_probs", "draft_probs"),
+        contiguous("accept_uniforms", "final_uniforms", "verify_lens"),
+        axis("G").between(1, 63),
+        axis("V").between(1, 2**20),
+        axis("B").at_most(2**24),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=Traits(graph_safe=True, batch_invariant=True),
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch; both laws once, two tiles of a law once more; float64 sums; 64-bit offsets",
+)
+
+KERNELS = (_TAIL, _FORCED, _GREEDY, _SAMPLED)
