@@ -25,11 +25,13 @@ from dspark_ops_triton import (
     kernels_compress,
     kernels_draft,
     kernels_grids,
+    kernels_index,
     kernels_inputs,
     kernels_mhc,
     kernels_moe,
     kernels_products,
     kernels_quantize,
+    kernels_routes,
     kernels_select,
 )
 from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
@@ -117,6 +119,8 @@ KERNELS = with_recorded_evidence(
         *kernels_inputs.KERNELS,
         *kernels_draft.KERNELS,
         *kernels_select.KERNELS,
+        *kernels_index.KERNELS,
+        *kernels_routes.KERNELS,
     ),
 )
 
