@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+import subprocess
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -96,10 +97,14 @@ def test_a_file_that_is_no_text_is_a_clear_error(tmp_path: Path) -> None:
         read_lock(tmp_path / "a.lock")
 
 
-def _write_many(path: str, text: str, count: int) -> None:
-    lock = read_lock(Path(text))
-    for _ in range(count):
-        write_lock(path, lock)
+_WRITE_MANY = """
+import sys
+from pathlib import Path
+from dspark_ops.selection.lock import read_lock, write_lock
+lock = read_lock(Path(sys.argv[2]))
+for _ in range(60):
+    write_lock(Path(sys.argv[1]), lock)
+"""
 
 
 def test_processes_that_write_at_once_never_leave_a_torn_file(plan: Plan, tmp_path: Path) -> None:
@@ -108,14 +113,11 @@ def test_processes_that_write_at_once_never_leave_a_torn_file(plan: Plan, tmp_pa
     for source, lock in zip(sources, locks, strict=True):
         write_lock(source, lock)
     write_lock(target, locks[0])
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_many, args=(str(target), str(source), 60)) for source in sources]
-    for writer in writers:
-        writer.start()
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITE_MANY, str(target), str(source)]) for source in sources]
     seen: set[str] = set()
-    while any(writer.is_alive() for writer in writers):
+    while any(writer.poll() is None for writer in writers):
         seen.add(read_lock(target).digest)  # raises if it is torn
-    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert [writer.returncode for writer in writers] == [0, 0]
     assert seen <= {lock.digest for lock in locks}
     assert sorted(item.name for item in tmp_path.iterdir()) == ["a", "b", "shared.lock"], "no temporary file is left"
 
