@@ -195,9 +195,7 @@ def test_a_knocked_out_operator_gives_a_ceiling_and_never_a_gain(arms: Arms) -> 
     treatments: tuple[dict[str, Any], ...] = ({"config": ""}, {"config": "", "knock_out": "argmax_rows"})
     found = compare_arms(*arms(first=same, second={**same, "ceiling": "argmax_rows"}, treatments=treatments))
     assert found.verdict is Verdict.CEILING
-    assert found.text.startswith(
-        "ceiling of argmax_rows, which was taken out: no kernel for it can gain more than this"
-    )
+    assert found.text.startswith("ceiling of argmax_rows, which was taken out (no kernel for it can gain more")
     never = compare_arms(*arms(first=same, second={**same, "ceiling": "moe_sort"}, treatments=treatments))
     assert "moe_sort, which was to be taken out, was called 0 times" in fault(never)
 
@@ -213,7 +211,13 @@ def test_fallbacks_host_waits_and_busy_machines_are_said(arms: Arms, changed: Ch
     first, second = arms(first=more, second=more)
     found = compare_arms(first, changed(second, 0, conditions={"load": 6.5}))
     text = " | ".join(found.notes)
-    for part in ("cycles accepted outside the step", "rows 7 not captured", "waits of the host", "0.970 to 0.970", "load 6.5"):
+    for part in (
+        "cycles accepted outside the step",
+        "rows 7 not captured",
+        "waits of the host",
+        "0.970 to 0.970",
+        "load 6.5",
+    ):
         assert part in text
 
 

@@ -168,7 +168,9 @@ def _text(
         return f"no statement: {faults} fault{'s' if faults != 1 else ''}, see below"
     lead = "simulated acceptance: " if simulated else ""
     if ceiling:
-        lead += f"ceiling of {ceiling}, which was taken out: no kernel for it can gain more than this; "
+        lead += (
+            f"ceiling of {ceiling}, which was taken out (no kernel for it can gain more, give or take the interval): "
+        )
     beside = f"; A/A {control.text()}" if control else "; no A/A control"
     why = ""
     if verdict is Verdict.NOISE:
