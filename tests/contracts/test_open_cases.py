@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,3 +145,16 @@ def test_slots_through_a_page_table_with_holes_write_two_rows_and_no_guard() -> 
     changed = (data != 0xAB).any(-1) | (scales[..., : KV_V4.scales] != 0xAB).any(-1)
     assert {int(page) * 4 + int(place) for page, place in changed.nonzero()} == {11, 5}
     assert pool[[0, 4]].unique().tolist() == [0xAB]
+
+
+def test_every_test_that_the_table_of_cases_names_exists() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "conformance.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if re.match(r"\| O\d\d \|", line)]
+    assert [row[2:5] for row in rows] == [f"O{number:02}" for number in range(1, 22)]
+    for row in rows:
+        file = ""
+        for path, name in re.findall(r"`([\w/]*(?:\.py)?)::(\w+)`", row):
+            file = path or file
+            source = (root / "tests" / file).read_text(encoding="utf-8")
+            assert f"def {name}(" in source, f"{file}::{name}"
