@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -73,3 +74,18 @@ def test_a_record_raises_what_a_manifest_declares_and_only_where_it_says(package
 def test_without_a_record_nothing_changes(package: Path) -> None:
     declared = Kernel("argmax_rows", "a", "made_plugin.kernel:run")
     assert with_recorded_evidence("made_plugin", [declared]) == (declared,)
+
+
+def test_a_plan_that_counts_records_imports_neither_torch_nor_triton() -> None:
+    code = (
+        "import sys, dspark_ops; device = dspark_ops.Device.simulate('H200'); "
+        "dspark_ops.plan(device=device, rows=[6], config={'policy': {'evidence': 'conformant'}}); "
+        "sys.exit(', '.join({'torch', 'triton'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_building_blocks_of_the_portable_plugin_are_among_a_vendor_kernel_s_sources() -> None:
+    found = kernel_sources("dspark_ops_nvidia_sm10x.argmax:argmax_rows")
+    assert "dspark_ops_nvidia_sm10x.argmax" in found
+    assert "dspark_ops_triton.blocks.row_argmax" in found

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+
+from dspark_ops.selection.sources import module_file
 
 __all__ = ["launched_functions"]
 
@@ -52,7 +52,7 @@ def launched_functions(*targets: str, packages: Iterable[str] = ()) -> frozenset
 
 
 def _read(module: str) -> _Module:
-    file, made = _file(module), _Module()
+    file, made = module_file(module), _Module()
     if file is None:
         return made
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -66,17 +66,6 @@ def _read(module: str) -> _Module:
             for alias in node.names:
                 made.imports[alias.asname or alias.name] = (node.module, alias.name)
     return made
-
-
-def _file(module: str) -> Path | None:
-    """Return a module's file, by its path: to ask the import system for a dotted name would import its parents."""
-    top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top)
-    if spec is None or not spec.submodule_search_locations:
-        return Path(spec.origin) if spec is not None and spec.origin and not rest else None
-    base = Path(next(iter(spec.submodule_search_locations))).joinpath(*rest)
-    choices = [base / "__init__.py", *([base.with_suffix(".py")] if rest else [])]
-    return next((path for path in choices if path.is_file()), None)
 
 
 def _is_jit(node: ast.AST) -> bool:

@@ -7,16 +7,22 @@ import hashlib
 import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from dspark_ops.errors import EvidenceError
 
-__all__ = ["kernel_sources", "package_digest", "source_digest"]
+__all__ = ["kernel_sources", "module_file", "package_digest", "source_digest"]
+
+#: The package whose building blocks other plugins may use.
+_BLOCKS: Final = "dspark_ops_triton"
 
 
 def kernel_sources(target: str) -> tuple[str, ...]:
-    """Return the modules of its own package that a kernel's target imports, itself included, sorted by name.
+    """Return the modules that a kernel's target imports, itself included, sorted by name.
 
-    Nothing is imported but the target's packages. Imports inside functions count too.
+    Counted are those of its own package, and the building blocks that vendor plugins take from the portable one.
+
+    Nothing is imported. Imports inside functions count too.
 
     Args:
         target: ``module:attribute`` as kernels name it.
@@ -30,11 +36,11 @@ def kernel_sources(target: str) -> tuple[str, ...]:
     waiting = [first]
     while waiting:
         name = waiting.pop()
-        path = None if name in found else _file(name)
+        path = None if name in found else module_file(name)
         if path is None:
             continue
         found[name] = path
-        waiting += [other for other in _imported(path) if other.partition(".")[0] == package]
+        waiting += [other for other in _imported(path) if other.partition(".")[0] in (package, _BLOCKS)]
     if first not in found:
         raise EvidenceError(f"{target}: there is no module {first} here; install the plugin that the kernel belongs to")
     return tuple(sorted(found))
@@ -48,7 +54,7 @@ def source_digest(target: str) -> str:
     """
     digest = hashlib.sha256()
     for name in kernel_sources(target):
-        path = _file(name)
+        path = module_file(name)
         if path is not None:
             digest.update(f"{name}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
     return f"sha256:{digest.hexdigest()}"
@@ -91,13 +97,18 @@ def _counts(path: Path, root: Path) -> bool:
     return path.is_file() and "__pycache__" not in parts and not any(part.startswith(".") for part in parts)
 
 
-def _file(name: str) -> Path | None:
-    """Return a module's source file; None for what is no module, such as a function that a module exports."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        return None
-    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+def module_file(name: str) -> Path | None:
+    """Return a module's source file; None for what is no module, such as a function that a module exports.
+
+    It is found by its path: to ask the import system for a dotted name would import its parents, and with them Triton.
+    """
+    top, *rest = name.split(".")
+    found = _top_level(top)
+    if found is None or found.is_file():
+        return found if found is not None and not rest else None
+    base = found.joinpath(*rest)
+    choices = [base / "__init__.py", *([base.with_suffix(".py")] if rest else [])]
+    return next((path for path in choices if path.is_file()), None)
 
 
 def _imported(path: Path) -> list[str]:
