@@ -80,7 +80,7 @@ def test_a_plan_that_counts_records_imports_neither_torch_nor_triton() -> None:
     code = (
         "import sys, dspark_ops; device = dspark_ops.Device.simulate('H200'); "
         "dspark_ops.plan(device=device, rows=[6], config={'policy': {'evidence': 'conformant'}}); "
-        "sys.exit(', '.join({'torch', 'triton'} & set(sys.modules)))"
+        "sys.exit(', '.join({'torch', 'triton'} & set(sys.modules)) or None)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
