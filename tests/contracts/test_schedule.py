@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from random import Random
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from dspark_ops.contracts.schedule import schedule_prefix, throughputs
 from dspark_ops.errors import ContractError
@@ -122,15 +125,21 @@ def test_the_vector_form_equals_a_walk_over_the_sorted_drafts(mode: str) -> None
         assert lens(survival, torch.tensor(table).double(), mode=mode) == by_hand(survival, table, mode)
 
 
-def test_permuting_requests_permutes_their_lengths_where_no_survivals_are_equal() -> None:
-    generator = torch.Generator().manual_seed(11)
-    table = rates(*(1 / (10 + b) for b in range(40)))
-    for trial in range(20):
-        survival = torch.rand(6, 5, generator=generator).cumprod(-1)
-        order = torch.randperm(6, generator=generator)
-        for options in ({"mode": "early_stop"}, {"mode": "global"}):
-            plain = torch.tensor(lens(survival, table, **options))
-            assert lens(survival[order], table, **options) == plain[order].tolist(), trial
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 7), gamma=st.integers(1, 6), seed=st.integers(0, 2**31), order=st.randoms(use_true_random=False)
+)
+def test_permuting_requests_permutes_their_lengths_where_no_survivals_are_equal(
+    rows: int, gamma: int, seed: int, order: Random
+) -> None:
+    survival = torch.rand(rows, gamma, generator=torch.Generator().manual_seed(seed)).cumprod(-1)
+    assume(survival.unique().numel() == survival.numel())
+    table = rates(*(1 / (10 + b) for b in range(rows * (gamma + 1))))
+    places = order.sample(range(rows), rows)
+    some = {"mode": "budget", "budget": torch.tensor([rows], dtype=torch.int32)}
+    for options in ({"mode": "early_stop"}, {"mode": "global"}, some):
+        plain = torch.tensor(lens(survival, table, **options))
+        assert lens(survival[places], table, **options) == plain[places].tolist()
 
 
 def test_what_is_tested_by_early_stop_and_budget_never_depends_on_later_confidences() -> None:
