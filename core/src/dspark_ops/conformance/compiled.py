@@ -16,7 +16,7 @@ from typing import Any
 from dspark_ops.api.arch import Arch
 from dspark_ops.errors import EvidenceError
 
-__all__ = ["CompiledKernel", "compile_kernel"]
+__all__ = ["CompiledKernel", "compile_kernel", "compile_target"]
 
 #: cuobjdump's names: registers per thread, bytes of stack, of shared memory and of local memory.
 _CUDA_USAGE = re.compile(r"REG:(?P<registers>\d+) STACK:(?P<stack>\d+) SHARED:(?P<shared>\d+) LOCAL:(?P<local>\d+)")
@@ -40,6 +40,7 @@ class CompiledKernel:
         shared: bytes of shared memory (LDS) per program.
         assembly: PTX on NVIDIA, AMDGCN assembly on AMD: what the compiler asked for.
         machine_code: disassembled SASS on NVIDIA; the assembly itself on AMD.
+        triton_ir: Triton's first representation, functions inlined.
     """
 
     arch: str
@@ -48,6 +49,7 @@ class CompiledKernel:
     shared: int
     assembly: str
     machine_code: str
+    triton_ir: str = ""
 
     def count(self, pattern: str) -> int:
         """Return how many lines of the machine code match a regular expression."""
@@ -84,13 +86,14 @@ def compile_kernel(
     attributes = {(order[name],): [["tt.divisibility", 16]] for name in divisible_by_16}
     source = ASTSource(kernel, types, {(order[name],): value for name, value in constants.items()}, attributes)
     parsed = Arch.parse(arch)
-    compiled = triton.compile(source, target=_target(parsed), options=dict(options))
+    compiled = triton.compile(source, target=compile_target(parsed), options=dict(options))
     if parsed.vendor == "amd":
         return _read_amd(parsed.name, compiled)
     return _read_nvidia(parsed.name, compiled)
 
 
-def _target(arch: Arch) -> Any:
+def compile_target(arch: Arch) -> Any:
+    """Return the target that Triton compiles for an architecture."""
     from triton.backends.compiler import GPUTarget
 
     if arch.vendor == "amd":
@@ -106,7 +109,8 @@ def _read_amd(arch: str, compiled: Any) -> CompiledKernel:
             raise EvidenceError(f"no {name} ({pattern}) in the {arch} assembly of {compiled.metadata.name}")
         usage[name] = int(match[1])
     spilled = 4 * (usage["spills"] + usage["scalar_spills"]) + usage["private"]
-    return CompiledKernel(arch, usage["registers"], spilled, compiled.metadata.shared, assembly, assembly)
+    shared, triton_ir = compiled.metadata.shared, compiled.asm["ttir"]
+    return CompiledKernel(arch, usage["registers"], spilled, shared, assembly, assembly, triton_ir)
 
 
 def _read_nvidia(arch: str, compiled: Any) -> CompiledKernel:
@@ -119,7 +123,8 @@ def _read_nvidia(arch: str, compiled: Any) -> CompiledKernel:
         raise EvidenceError(f"no resource usage in what cuobjdump says of {compiled.metadata.name}, {arch}:\n{report}")
     spilled = int(usage["stack"]) + int(usage["local"])
     shared = compiled.metadata.shared
-    return CompiledKernel(arch, int(usage["registers"]), spilled, shared, compiled.asm["ptx"], machine_code)
+    assembly, triton_ir = compiled.asm["ptx"], compiled.asm["ttir"]
+    return CompiledKernel(arch, int(usage["registers"]), spilled, shared, assembly, machine_code, triton_ir)
 
 
 def _disassembler(tool: str, *arguments: str) -> str:
