@@ -11,7 +11,7 @@ from dspark_ops.decode.next_token import next_tokens
 from dspark_ops.decode.options import DecodeOptions
 from dspark_ops.decode.request import Request
 from dspark_ops.decode.running import Running
-from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS
+from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS, pages_for
 from dspark_ops.decode.v41.rows import Rows
 from dspark_ops.decode.v41.state import DecodeState
 from dspark_ops.errors import ModelError
@@ -19,7 +19,7 @@ from dspark_ops.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["check_requests", "prefill"]
+__all__ = ["check_options", "check_requests", "pages_needed", "prefill"]
 
 
 def check_requests(model: Model, requests: Sequence[Request], options: DecodeOptions) -> None:
@@ -30,19 +30,37 @@ def check_requests(model: Model, requests: Sequence[Request], options: DecodeOpt
     """
     if not requests:
         raise ModelError("no requests: wanted at least one prompt")
-    if not 1 <= options.max_batch <= MAX_STEP_ROWS:
-        raise ModelError(f"max_batch is {options.max_batch}: wanted 1 to {MAX_STEP_ROWS} requests at once")
-    gamma = model.config.gamma if options.gamma is None else options.gamma
-    positions = gamma if options.calibration is None else len(options.calibration.temperatures)
-    if positions != gamma:
-        raise ModelError(f"calibration has {positions} temperatures: wanted {gamma}, one per draft of a block")
+    check_options(model, options)
     for number, request in enumerate(requests):
-        fault = _fault(model, request)
+        fault = _fault(model, request, options)
         if fault:
             raise ModelError(f"prompt {number + 1} of {len(requests)} {fault}")
 
 
-def _fault(model: Model, request: Request) -> str:
+def check_options(model: Model, options: DecodeOptions) -> None:
+    """Return if every option can be served.
+
+    Raises:
+        ModelError: names the first that cannot, with what was wanted and got.
+    """
+    if not 1 <= options.max_batch <= MAX_STEP_ROWS:
+        raise ModelError(f"max_batch is {options.max_batch}: wanted 1 to {MAX_STEP_ROWS} requests at once")
+    if options.cache_pages < 0:
+        raise ModelError(f"cache_pages is {options.cache_pages}: wanted a number of pages, or 0 for whole contexts")
+    gamma = model.config.gamma if options.gamma is None else options.gamma
+    positions = gamma if options.calibration is None else len(options.calibration.temperatures)
+    if positions != gamma:
+        raise ModelError(f"calibration has {positions} temperatures: wanted {gamma}, one per draft of a block")
+
+
+def pages_needed(model: Model, request: Request, options: DecodeOptions) -> int:
+    """Return the shared pages that a request can touch: its prompt, what it may emit, and drafts behind that."""
+    gamma = model.config.gamma if options.gamma is None else options.gamma
+    drafts = max(gamma, options.runtimes.solo_gamma)
+    return pages_for(min(len(request.prompt) + request.max_tokens + drafts, model.config.max_positions))
+
+
+def _fault(model: Model, request: Request, options: DecodeOptions) -> str:
     config, length = model.config, len(request.prompt)
     unknown = [token for token in request.prompt if not 0 <= token < config.vocab]
     if not request.prompt:
@@ -56,6 +74,16 @@ def _fault(model: Model, request: Request) -> str:
         return f"holds the tokens {unknown[:4]}: wanted ids from 0 to {config.vocab - 1}"
     if request.max_tokens < 1:
         return f"asks for {request.max_tokens} tokens: wanted 1 or more"
+    if not all(request.stop):
+        return "has an empty stop string: wanted at least one character"
+    if request.stop and model.tokenizer is None:
+        return "has stop strings, and the model has no tokenizer to find them with"
+    needed = pages_needed(model, request, options)
+    if options.cache_pages and needed > options.cache_pages:
+        return (
+            f"needs {needed} pages of the caches for {length} tokens and up to {request.max_tokens} more, and there "
+            f"are {options.cache_pages}: raise cache_pages or ask for fewer tokens"
+        )
     return ""
 
 
@@ -73,6 +101,8 @@ def prefill(model: Model, ops: Any, state: DecodeState, running: Sequence[Runnin
         int64.
     """
     prompts = [(item.slot, item.request.prompt) for item in running]
+    for item in running:
+        state.own(item.slot, item.pages)
     triples = [(slot, position, token) for slot, prompt in prompts for position, token in enumerate(prompt)]
     rows = Rows.of(triples, model.torch_device)
     last = torch.tensor([len(prompt) for _, prompt in prompts], device=model.torch_device).cumsum(0) - 1

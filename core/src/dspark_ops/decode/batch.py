@@ -7,11 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dspark_ops._lazy import torch
+from dspark_ops.decode.admission import pages_needed
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.options import DecodeOptions
-from dspark_ops.decode.request import Generation, Request, Result
+from dspark_ops.decode.page_pool import PagePool
+from dspark_ops.decode.request import Finish, Generation, Request, Result
 from dspark_ops.decode.running import Running, append_emitted, emit_step
+from dspark_ops.decode.stop_text import GrowingText
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,36 +28,84 @@ OnTokens = Callable[[int, tuple[int, ...]], None]
 class Batch:
     """Book-keeping that plain and speculative decoding share.
 
+    Requests enter in the order in which they came. One that finds no slot, or too few pages, waits, and those behind it
+    wait with it, so that nobody waits for ever.
+
+    Args:
+        model: whose requests they are.
+        requests: numbered from 0; with none, `submit` brings them.
+        options: of the run.
+        on_tokens: is called whenever a request emits tokens.
+
     Attributes:
         slots: most requests that run at once.
         running: requests that hold a slot, in the order of their rows.
         stop_ids: [E] int64, tokens that end a request.
+        pool: shared pages of the caches; without any, every slot has room for the whole context.
+        results: of the requests that have ended, by number.
     """
 
     def __init__(
         self, model: Model, requests: Sequence[Request], options: DecodeOptions, on_tokens: OnTokens | None
     ) -> None:
-        self.slots = min(options.max_batch, len(requests))
+        self.slots = min(options.max_batch, len(requests) or options.max_batch)
         self.running: list[Running] = []
         self._context = model.config.max_positions
         stops = [] if options.ignore_eos else [model.config.eos]
         self.stop_ids = torch.tensor(stops, dtype=torch.int64, device=model.torch_device)
+        self.pool = PagePool(options.cache_pages) if options.cache_pages else None
+        self.results: dict[int, Result] = {}
+        self._model, self._options = model, options
         self._on_tokens = on_tokens
         self._queue = deque(enumerate(requests))
         self._free = list(range(self.slots))
-        self._results: dict[int, Result] = {}
 
     def __bool__(self) -> bool:
         return bool(self._queue or self.running)
 
+    @property
+    def waiting(self) -> int:
+        """Requests that hold no slot yet."""
+        return len(self._queue)
+
+    def submit(self, index: int, request: Request) -> None:
+        """Let a request wait for its turn; its number must be a new one."""
+        self._queue.append((index, request))
+
+    def cancel(self, index: int) -> bool:
+        """End a request that waits or runs, with what it has emitted so far; return whether there was one.
+
+        One that runs keeps its slot until `retire`.
+        """
+        for item in self.running:
+            if item.index == index and item.finish is None:
+                item.finish = Finish.CANCELLED
+                return True
+        for entry in self._queue:
+            if entry[0] == index:
+                self._queue.remove(entry)
+                self.results[index] = Result((), Finish.CANCELLED, DecodeMetrics(), "" if entry[1].stop else None)
+                return True
+        return False
+
     def admit(self) -> list[Running]:
-        """Return waiting requests, as many as there are free slots, each with a slot; they run from now on."""
+        """Return waiting requests that find a slot and pages, each with them; they run from now on."""
         admitted = []
         while self._queue and self._free:
-            index, request = self._queue.popleft()
-            admitted.append(Running(index, request, self._free.pop(0), self._context))
+            index, request = self._queue[0]
+            pages = self._pages(index, request)
+            if pages is None:
+                break
+            self._queue.popleft()
+            text = GrowingText(self._model.text(), request.stop) if request.stop else None
+            admitted.append(Running(index, request, self._free.pop(0), self._context, text=text, pages=pages))
         self.running += admitted
         return admitted
+
+    def _pages(self, index: int, request: Request) -> tuple[int, ...] | None:
+        if self.pool is None:
+            return ()
+        return self.pool.take(index, pages_needed(self._model, request, self._options))
 
     def emit_one(self, running: Sequence[Running], tokens: Tensor) -> None:
         """Emit one token [R] for each request."""
@@ -82,17 +133,19 @@ class Batch:
         return emitted
 
     def retire(self) -> list[Running]:
-        """Return the requests that have ended; their slots are free again."""
+        """Return the requests that have ended; their slots and pages are free again."""
         ended = [item for item in self.running if item.finish]
         self.running = [item for item in self.running if not item.finish]
         for item in ended:
             self._free.append(item.slot)
-            self._results[item.index] = item.result()
+            if self.pool is not None:
+                self.pool.release(item.index)
+            self.results[item.index] = item.result()
         return ended
 
     def generation(self, total: DecodeMetrics) -> Generation:
         """Return all results in the order of the requests; `total` holds what no request owns: times and forwards."""
-        results = tuple(self._results[index] for index in sorted(self._results))
+        results = tuple(self.results[index] for index in sorted(self.results))
         for result in results:
             total = total.merged(result.metrics)
         return Generation(results, total)

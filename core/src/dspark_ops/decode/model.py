@@ -136,9 +136,19 @@ class Model:
             )
         return self._bound[key]
 
-    def state(self, requests: int) -> DecodeState:
-        """Return empty caches for a number of concurrent requests."""
-        return DecodeState.empty(self.config, requests, self.torch_device)
+    def text(self) -> TextTokenizer:
+        """Return the tokenizer.
+
+        Raises:
+            ModelError: the model was made without one.
+        """
+        if self.tokenizer is None:
+            raise ModelError("this model has no tokenizer, and text is asked for: give Model(..., tokenizer=...)")
+        return self.tokenizer
+
+    def state(self, requests: int, shared: int = 0) -> DecodeState:
+        """Return empty caches for a number of concurrent requests; see `DecodeState.empty`."""
+        return DecodeState.empty(self.config, requests, self.torch_device, shared)
 
     def _length(self, gamma: int | None) -> int:
         length = self.config.gamma if gamma is None else gamma

@@ -77,6 +77,9 @@ class DecodeOptions:
         policy: how many of the drafts each request verifies. Plain decoding has none.
         calibration: temperatures of the drafter's confidences, one per draft of a block; None leaves them as they are.
         max_batch: most requests that run at once; others wait.
+        cache_pages: pages of 128 positions of compressed cache entries that all requests share. A request enters when
+            there are pages for its prompt and all tokens it may emit, and waits until then. 0: every one of `max_batch`
+            requests has room for the whole context.
         ignore_eos: go on after the end-of-text token.
         check_invariants: check the loop's own rules after every cycle (C10.4), and every operator call against its
             contract, at some cost.
@@ -88,6 +91,7 @@ class DecodeOptions:
     policy: VerifyPolicy = field(default_factory=StaticPolicy)
     calibration: Calibration | None = None
     max_batch: int = 8
+    cache_pages: int = 0
     ignore_eos: bool = False
     check_invariants: bool = False
     execution: Execution = Execution.PACKED

@@ -39,7 +39,7 @@ def decode_plain(
     check_requests(model, requests, options)
     ops = model.ops(options.gamma).at(site="verify")
     batch = Batch(model, requests, options, on_tokens)
-    state = model.state(batch.slots)
+    state = model.state(batch.slots, options.cache_pages)
     total = DecodeMetrics()
     with torch.inference_mode():
         while batch:

@@ -20,19 +20,23 @@ class Request:
         max_tokens: most tokens to emit; the model's context may end earlier.
         sampling: temperature, top-k, top-p and seed. Equal seeds give equal tokens whatever else is in the batch, as
             long as the verify lengths do not depend on the batch (static and threshold policies).
+        stop: texts that end the request; its text then stops before the first of them.
     """
 
     prompt: tuple[int, ...]
     max_tokens: int = 128
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[str, ...] = ()
 
 
 class Finish(str, Enum):
     """Why a request ended."""
 
     EOS = "eos"
+    STOP = "stop"
     MAX_TOKENS = "max_tokens"
     CONTEXT = "context"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +44,17 @@ class Result:
     """What one request produced.
 
     Attributes:
-        tokens: emitted tokens, the end-of-text token included if it was reached.
+        tokens: emitted tokens, the end-of-text token included if it was reached, and the token in which a stop string
+            was completed.
         finish: why it ended.
         metrics: its own counts; times are those of the whole batch.
+        text: of a request with stop strings, the text of the tokens, cut before the first stop string; else None.
     """
 
     tokens: tuple[int, ...]
     finish: Finish
     metrics: DecodeMetrics
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

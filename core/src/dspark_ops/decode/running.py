@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dspark_ops._lazy import torch
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.request import Finish, Request, Result
+from dspark_ops.decode.stop_text import GrowingText
 from dspark_ops.decode.stopping import Ending, cut_emitted
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Running:
         tokens: prompt and emitted tokens; the last one is the anchor, which the target has not seen (C10.1).
         finish: why it ended, None while it runs.
         metrics: its counts.
+        text: its text, if something looks for stop strings in it.
+        pages: shared pages of the caches that it owns.
     """
 
     index: int
@@ -38,6 +41,8 @@ class Running:
     tokens: list[int] = field(default_factory=list)
     finish: Finish | None = None
     metrics: DecodeMetrics = field(default_factory=DecodeMetrics)
+    text: GrowingText | None = None
+    pages: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -76,7 +81,11 @@ class Running:
         """
         if self.finish is None:
             raise ValueError(f"request {self.index} is still running")
-        return Result(tuple(self.tokens[len(self.request.prompt) :]), self.finish, self.metrics)
+        text = None
+        if self.text is not None:
+            self.text.finish()
+            text = self.text.text
+        return Result(tuple(self.tokens[len(self.request.prompt) :]), self.finish, self.metrics, text)
 
 
 def emit_step(
@@ -109,8 +118,12 @@ def append_emitted(
     emitted = []
     for item, row, count, ending in zip(running, tokens, counts, endings, strict=True):
         kept = () if item.finish else tuple(row[:count])
+        if item.text is not None:
+            kept = kept[: item.text.push(kept)]
         item.tokens += kept
-        if item.finish is None and ending == Ending.STOP:
+        if item.finish is None and item.text is not None and item.text.stopped:
+            item.finish = Finish.STOP
+        elif item.finish is None and ending == Ending.STOP:
             item.finish = Finish.EOS
         elif item.finish is None and ending == Ending.LENGTH:
             item.finish = Finish.MAX_TOKENS if item.emitted >= item.request.max_tokens else Finish.CONTEXT

@@ -21,13 +21,14 @@ reads what a rejected row wrote before it is overwritten. Both hold by construct
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.layouts import page_layout
 from dspark_ops.decode.v41.config import V41Config
-from dspark_ops.decode.v41.geometry import LAYOUT, PAGE_SIZE, Geometry
+from dspark_ops.decode.v41.geometry import LAYOUT, PAGE_SIZE, Geometry, pages_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,9 +55,20 @@ class DecodeState:
     draft: tuple[Tensor, ...]
 
     @classmethod
-    def empty(cls, config: V41Config, requests: int, device: str = "cpu") -> DecodeState:
-        """Return zeroed caches for a number of concurrent requests."""
-        geometry = Geometry(config, requests)
+    def empty(cls, config: V41Config, requests: int, device: str = "cpu", shared: int = 0) -> DecodeState:
+        """Return zeroed caches for a number of concurrent requests.
+
+        Args:
+            config: the model.
+            requests: how many.
+            device: where the caches are.
+            shared: pages of compressed entries that the requests share, see `own`; 0: each has its own whole context.
+        """
+        table = None
+        if shared:
+            columns = pages_for(config.max_positions)
+            table = torch.zeros(requests, columns, dtype=torch.int64, device=device)
+        geometry = Geometry(config, requests, shared, table)
         page_bytes = page_layout(LAYOUT).page_bytes(PAGE_SIZE)
 
         def pages(count: int) -> Tensor:
@@ -73,6 +85,15 @@ class DecodeState:
             open_groups={source: torch.zeros(open_shape, device=device) for source in ratio_two},
             draft=tuple(pages(geometry.draft_pages()) for _ in range(config.stages)),
         )
+
+    def own(self, request: int, pages: Sequence[int]) -> None:
+        """Let the compressed entries of a request lie in these shared pages, in their order; it may run from then on.
+
+        Nothing is done without shared pages.
+        """
+        if self.geometry.table is not None and pages:
+            values = torch.tensor(pages, dtype=torch.int64)
+            self.geometry.table[request, : len(pages)] = values.to(self.geometry.table.device)
 
     def readable(self, request: int, length: int) -> dict[str, Tensor]:
         """Return, by name, the bytes that a later step may read when `length` positions of a request are committed.
