@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
@@ -75,24 +77,26 @@ def test_the_combine_holds_a_token_in_registers_and_contracts_nothing_by_itself(
         "x": "*bf16", "pre": f"*{pre}", "weight": "*bf16", "out": "*bf16",
         "x_stride": "i32", "pre_stride": "i32", "eps": "fp32",
     }  # fmt: skip
-    constants = mhc.launch_constants(4, 5120, 8)
+    amd = arch.startswith("gfx")
+    tiles = replace(mhc.TILES, pdl=not amd)
+    constants = mhc.launch_constants(tiles, 4, 5120, 8)
     kernel = compile_kernel(
         mhc.combine_norm_kernel,
         arch,
         signature,
         constants,
-        mhc.launch_options(arch.startswith("gfx")),
+        mhc.launch_options(tiles, amd),
         ("x", "weight", "out"),
     )
     assert kernel.spilled == 0
     assert kernel.registers <= 128
     assert kernel.shared <= 128
     if arch.startswith("sm_"):
-        per_thread = constants["BLOCK"] // mhc.THREADS
+        per_thread = (constants["BLOCK"] + constants["MORE"]) // tiles.threads
         packed = kernel.assembly.count("fma.rn.f32x2")
         fused = kernel.assembly.count("fma.rn.f32 ") + 2 * packed
         assert fused == 4 * per_thread, "the chain over four copies, and no other fused multiply-add"
-        assert kernel.count(r"\bLDG\.E\.(ENL2\.256|128)") >= 4 * (5120 * 2 // 16 // mhc.THREADS)
+        assert kernel.count(r"\bLDG\.E\.(ENL2\.256|128)") >= 4 * (4096 * 2 // 16 // tiles.threads)
         assert kernel.count(r"\bSTG\.E\.128") >= 1
     else:
         assert kernel.count(r"\b(global|buffer)_load_dwordx4") >= 4
@@ -124,8 +128,8 @@ def test_the_widest_combine_of_the_region_does_not_spill() -> None:
             mhc.combine_norm_kernel,
             arch,
             signature,
-            mhc.launch_constants(4, 8191, 1),
-            mhc.launch_options(arch.startswith("gfx")),
+            mhc.launch_constants(mhc.TILES, 4, 8191, 1),
+            mhc.launch_options(mhc.TILES, arch.startswith("gfx")),
         )
         assert (arch, kernel.spilled) == (arch, 0)
 

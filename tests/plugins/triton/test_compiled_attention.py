@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops_triton import attention, kv_store, rope, rope_wo_a
 from dspark_ops_triton.blocks import sparse_decode
+from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -53,14 +55,15 @@ def test_heads_with_spaced_lanes_build_without_spills(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_one_warp_stores_a_latent_row(arch: str) -> None:
+def test_a_latent_row_is_stored_from_registers(arch: str) -> None:
     integers = ("kv_stride", "slots", "page_shift", "page_units")
     signature = {
         "kv": "*bf16", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64", "out_loc": "*i32",
         "cache": "*u8", **dict.fromkeys(integers, "i32"), "eps": "fp32",
     }  # fmt: skip
-    options, aligned = kv_store.launch_options(), ("kv", "weight", "cache")
-    kernel = compile_kernel(kv_store.norm_rope_store_kernel, arch, signature, {"UNIT": 8}, options, aligned)
+    tiles = replace(kv_store.TILES, pdl=arch.startswith("sm_"))
+    constants, aligned = {"UNIT": 8, "PDL": tiles.pdl}, ("kv", "weight", "cache")
+    kernel = compile_kernel(kv_store.norm_rope_store_kernel, arch, signature, constants, row_options(tiles), aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= 80
     assert kernel.shared <= 128

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import compress, index_store
+from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -22,13 +24,14 @@ def _with_variants(first: Any, *others: Any) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_ratio_1_holds_a_row_in_the_registers_of_a_warp(arch: str) -> None:
+def test_ratio_1_holds_a_row_in_registers(arch: str) -> None:
     signature = {
         "kv": "*bf16", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64", "out_loc": "*i64", "cache": "*u8",
         "latents": "*bf16", "kv_stride": "i32", **PAGES, "eps": "fp32",
     }  # fmt: skip
-    options, aligned = compress.launch_options(), ("kv", "weight", "cache", "latents")
-    kernel = compile_kernel(compress.compress_c1_kernel, arch, signature, {"UNIT": 8}, options, aligned)
+    tiles = replace(compress.TILES, pdl=arch.startswith("sm_"))
+    constants, aligned = {"UNIT": 8, "PDL": tiles.pdl}, ("kv", "weight", "cache", "latents")
+    kernel = compile_kernel(compress.compress_c1_kernel, arch, signature, constants, row_options(tiles), aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= 96
     assert kernel.shared <= 128
@@ -36,14 +39,15 @@ def test_ratio_1_holds_a_row_in_the_registers_of_a_warp(arch: str) -> None:
 
 
 @pytest.mark.parametrize(("arch", "form"), _with_variants("verify", "decode", "extend"))
-def test_ratio_2_holds_both_rows_of_a_pair_in_the_registers_of_a_warp(arch: str, form: str) -> None:
+def test_ratio_2_holds_both_rows_of_a_pair_in_registers(arch: str, form: str) -> None:
     signature = {
         "kv_score": "*fp32", "state": "*fp32", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64",
         "requests": "*i64", "out_loc": "*i64", "cache": "*u8", "latents": "*bf16", **PAGES, "ring_size": "i32",
         "draft_len": "i32", "eps": "fp32",
     }  # fmt: skip
-    options, aligned = compress.launch_options(), ("kv_score", "state", "weight", "cache", "latents")
-    kernel = compile_kernel(compress.compress_c2_kernel, arch, signature, {"FORM": form}, options, aligned)
+    tiles = replace(compress.TILES, pdl=arch.startswith("sm_"))
+    constants, aligned = {"FORM": form, "PDL": tiles.pdl}, ("kv_score", "state", "weight", "cache", "latents")
+    kernel = compile_kernel(compress.compress_c2_kernel, arch, signature, constants, row_options(tiles), aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= 96
     assert kernel.shared <= 512
@@ -56,7 +60,7 @@ def test_the_search_for_the_last_rows_does_not_spill(arch: str) -> None:
         "kv_score": "*fp32", "state": "*fp32", "positions": "*i64", "requests": "*i64", "out_loc": "*i64",
         "rows": "i32", "ring_size": "i32",
     }  # fmt: skip
-    constants, options = {"SEARCHED": compress.SEARCHED}, compress.launch_options()
+    constants, options = {"SEARCHED": compress.SEARCHED, "PDL": False}, row_options(compress.TILES)
     kernel = compile_kernel(compress.keep_last_kernel, arch, signature, constants, options, ("kv_score", "state"))
     assert kernel.spilled == 0
     assert kernel.registers <= 128

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import accept, accept_forced, accept_greedy, accept_tail, inputs, mla_schedule
+from dspark_ops_triton import accept, accept_forced, accept_greedy, accept_tail, inputs
 from dspark_ops_triton.argmax import AMD_TILES, TILES
+from dspark_ops_triton.blocks import mla_walk
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -102,10 +103,12 @@ def test_copies_of_ids_use_registers_only(arch: str) -> None:
 def test_the_walk_of_the_schedule_holds_the_records_in_registers(arch: str, requests: int) -> None:
     signature = {
         **dict.fromkeys(("lengths", "extra_lengths", "meta", "num_splits"), "*i32"),
-        **dict.fromkeys(("requests", "parts", "extra_topk", "overhead", "block_size"), "i32"),
+        **dict.fromkeys(("requests", "parts", "extra_topk", "overhead"), "i32"),
     }
-    constants = mla_schedule.launch_constants(requests, 152, "sparse", 2)
-    kernel = compile_kernel(mla_schedule.schedule_kernel, arch, signature, constants, mla_schedule.launch_options())
+    pdl = arch.startswith("sm_")
+    constants = mla_walk.schedule_constants(requests, 152, "sparse", 2, 64, pdl)
+    options = mla_walk.schedule_options(requests, pdl)
+    kernel = compile_kernel(mla_walk.schedule_kernel, arch, signature, constants, options, ("meta",))
     assert kernel.spilled == 0
-    assert kernel.registers <= (64 if requests == 64 else 128)
-    assert kernel.shared <= 32
+    assert kernel.registers <= 128
+    assert kernel.shared <= 16384  # through which parts look up their requests

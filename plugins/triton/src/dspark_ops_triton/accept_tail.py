@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dspark_ops_triton.argmax import AMD_TILES, TILES
+from dspark_ops_triton.argmax import AMD_TILES, TILES, argmax_tiles
 from dspark_ops_triton.blocks.accepting import commit, leading_run, matches, row_limit, token_at
 from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.ordering import packed_column
 from dspark_ops_triton.blocks.row_argmax import COLUMN_LIMIT, Tiles, unit_count
 from dspark_ops_triton.blocks.row_best import best_of_tiles
@@ -30,13 +32,14 @@ def tail_kernel(
     correct_len, bonus_out, cap_trim, commit_lens, new_seq_lens, out_tokens, state,
     row_stride, candidate_stride, length_stride, lens_words,
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, FORCED: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, FORCED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Reduce tiles ``split, split + splits, ...`` of one row; the last program of a request finishes it.
 
     `state` holds STATE_WORDS int64 words per row, 0 at rest: the row's best pair so far, and in the request's first row
     the number of programs that have merged theirs.
     """
+    begin(PDL)
     row = tl.program_id(0)
     split = tl.program_id(1)
     splits = tl.num_programs(1)
@@ -136,13 +139,18 @@ class AcceptTail:
         unit = stride_unit(logits)
         words, lens = length_words(verify_lens, outputs[0])
         drawn = outputs[0] if accept_lens is None else accept_lens
+        tiles = self._tiles.at(splits, columns)
         tail_kernel[(rows, splits)](
             logits, candidates, prefix_lens, lens, drawn, *outputs, self._arrivals.take(rows, logits),
             logits.stride(0) // unit, candidates.stride(0), drawn.stride(0), words,
-            **launch_constants(self._tiles, columns, unit, width, accept_lens is not None),
-            **launch_options(self._tiles),
+            **launch_constants(tiles, columns, unit, width, accept_lens is not None), **launch_options(tiles),
         )  # fmt: skip
         return outputs
+
+    def variants(self) -> list[AcceptTail]:
+        """Return this tail, and as it is launched where a program has several tiles."""
+        plain = replace(self._tiles, pdl=False)
+        return [self] if plain == self._tiles else [self, AcceptTail(plain, self._units, self._arrivals)]
 
 
 def empty_outputs(
@@ -170,13 +178,13 @@ def launch_constants(tiles: Tiles, columns: int, unit: int, width: int, forced: 
     """Return the compile-time arguments of a launch."""
     return {
         "COLUMNS": columns, "BLOCK": tiles.block, "STRIDE_UNIT": unit, "ROWS": width,
-        "WIDTH": triton.next_power_of_2(width), "FORCED": forced,
+        "WIDTH": triton.next_power_of_2(width), "FORCED": forced, "PDL": tiles.pdl,
     }  # fmt: skip
 
 
 def launch_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of a launch."""
-    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
 def accept_tail(
@@ -200,13 +208,18 @@ def unprepared(device: torch.device) -> AcceptTail:
 def bound_tail(device: Any, site: Any, rows: Sequence[int]) -> AcceptTail:
     """Return the tail with memory for the largest number of requests, nothing compiled yet."""
     target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
-    tiles = AMD_TILES if device.arch.vendor == "amd" else TILES
+    tiles = argmax_tiles(device, site)
     words = max(rows, default=0) * site.axes["W"]
     return AcceptTail(tiles, device.units or unit_count(target), ArrivalState(words, target))
 
 
 def warm_up(tail: AcceptTail, width: int, columns: int, forced: bool) -> None:
     """Compile every build that a call may need: rows 16-byte aligned, only the first one, none; both prefix dtypes."""
+    for each in tail.variants():
+        _warm_up(each, width, columns, forced)
+
+
+def _warm_up(tail: AcceptTail, width: int, columns: int, forced: bool) -> None:
     row = triton.cdiv(columns, 16) * 16
     buffer = torch.zeros(width * (row + 1) + 1, dtype=torch.float32, device="cuda")
     odd = buffer[1:].view(width, row + 1)

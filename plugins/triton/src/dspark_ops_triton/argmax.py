@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_argmax, row_argmax_once
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
 #: The fastest of the sizes that benchmarks/triton_first_kernels.py tries on an H200, for 1 and 6 rows of 129280.
 TILES = Tiles(block=2048, warps=8, programs_per_unit=4)
@@ -31,4 +32,9 @@ def argmax_rows(x: torch.Tensor) -> torch.Tensor:
 
 def prepare_argmax_rows(device: Any, site: Any, rows: Sequence[int]) -> RowArgmax:
     """Return `argmax_rows` as one launch, compiled for the site's vocabulary and dtype."""
-    return prepare_row_argmax(AMD_TILES if device.arch.vendor == "amd" else TILES, device, site, rows)
+    return prepare_row_argmax(argmax_tiles(device, site), device, site, rows)
+
+
+def argmax_tiles(device: Any, site: Any) -> Tiles:
+    """Return how rows of logits are cut on a device, for every operator that reduces them."""
+    return tiles_for("argmax_rows", device, site, AMD_TILES if device.arch.vendor == "amd" else TILES)

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.kv_v4 import (
     GROUP,
     GROUPS,
@@ -18,17 +19,20 @@ from dspark_ops_triton.blocks.kv_v4 import (
     ROPE,
     WIDTH,
     load_groups,
+    load_turns,
     normalise_groups,
     page_shift,
     page_units,
     store_compressed_entry,
     store_groups,
 )
+from dspark_ops_triton.blocks.launching import RowTiles, bind_launch, row_options
 from dspark_ops_triton.blocks.pairs import copy_row, pool_pair
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
 FORMS = ("decode", "verify", "extend")
-#: One warp holds a row, as in ``k_norm_rope_store``.
-WARPS = 1
+#: A warp per two groups of 64 lanes: their codes, made from bits, are most of the work.
+TILES = RowTiles(warps=4)
 #: Rows that one step of the search for a request's last row looks at.
 SEARCHED = 256
 VERIFY, EXTEND = tl.constexpr("verify"), tl.constexpr("extend")
@@ -40,16 +44,21 @@ VERIFY, EXTEND = tl.constexpr("verify"), tl.constexpr("extend")
 )
 def compress_c1_kernel(
     kv, weight, freqs, positions, out_loc, cache, latents, kv_stride, slots, page_shift, page_units, eps,
-    UNIT: tl.constexpr,
+    UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Normalise one row and store its entry; `kv_stride` counts groups of UNIT elements."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    # All loads but the table's are under way together; that one waits for the position alone.
     slot = tl.load(out_loc + row).to(tl.int64)
-    latent = normalise_groups(load_groups(kv + row * kv_stride * UNIT), load_groups(weight), eps).to(tl.bfloat16)
+    place = tl.load(positions + row).to(tl.int64)
+    groups, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
+    kept = (slot > 0) & (slot < slots)
+    cosines, sines = load_turns(freqs + place * GROUP, kept)
+    latent = normalise_groups(groups, gain, eps).to(tl.bfloat16)
     store_groups(latents + row * LANES, latent)
-    if (slot > 0) & (slot < slots):
-        turns = freqs + tl.load(positions + row).to(tl.int64) * GROUP
-        store_compressed_entry(cache, slot, latent, turns, page_shift, page_units)
+    if kept:
+        store_compressed_entry(cache, slot, latent, cosines, sines, page_shift, page_units)
 
 
 @triton.jit(
@@ -59,13 +68,14 @@ def compress_c1_kernel(
 def compress_c2_kernel(
     kv_score, state, weight, freqs, positions, requests, out_loc, cache, latents,
     slots, page_shift, page_units, ring_size, draft_len, eps,
-    FORM: tl.constexpr,
+    FORM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Pool, normalise and store the pair that one row completes, or put the row into the ring.
 
     No row of these forms is put where another one reads: a block is shorter than the ring. The form ``extend`` has no
     such bound, and its rows are put into the ring by the next launch.
     """
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(out_loc + row).to(tl.int64)
     place = tl.load(positions + row).to(tl.int64)
@@ -83,12 +93,14 @@ def compress_c2_kernel(
             follows = tl.load(positions + before).to(tl.int64) + 1 == place
             if (row > 0) & same & follows & (tl.load(out_loc + before) != 0):
                 partner = own - 2 * LANES
+        entry = slot >> 1
+        kept = (entry >= 0) & (entry < slots)
+        cosines, sines = load_turns(freqs + (place - 1) * GROUP, kept)
         pooled = pool_pair(partner, own).to(tl.bfloat16)
         latent = normalise_groups(pooled, load_groups(weight), eps).to(tl.bfloat16)
         store_groups(latents + row * LANES, latent)
-        entry = slot >> 1
-        if (entry >= 0) & (entry < slots):
-            store_compressed_entry(cache, entry, latent, freqs + (place - 1) * GROUP, page_shift, page_units)
+        if kept:
+            store_compressed_entry(cache, entry, latent, cosines, sines, page_shift, page_units)
     else:
         store_groups(latents + row * LANES, tl.zeros((GROUPS, GROUP), tl.bfloat16))
         if live & (FORM != EXTEND):
@@ -99,8 +111,11 @@ def compress_c2_kernel(
     do_not_specialize=["rows", "ring_size"],
     do_not_specialize_on_alignment=["positions", "requests", "out_loc"],
 )
-def keep_last_kernel(kv_score, state, positions, requests, out_loc, rows, ring_size, SEARCHED: tl.constexpr):
+def keep_last_kernel(
+    kv_score, state, positions, requests, out_loc, rows, ring_size, SEARCHED: tl.constexpr, PDL: tl.constexpr
+):
     """Put one row into the ring if it is among the last `ring_size` live ones of its request."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     if tl.load(out_loc + row) != 0:
         place = tl.load(positions + row).to(tl.int64)
@@ -151,6 +166,13 @@ def compress_c1(
 
     Source: N8.1, N8.2.
     """
+    return _compress_c1(TILES, kv, weight, freqs, positions, out_loc, cache, page_size, layout, eps)
+
+
+def _compress_c1(
+    tiles: RowTiles, kv: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor, out_loc: Tensor, cache: Tensor,
+    page_size: int, layout: str = "kv_v4", eps: float = 1e-20,
+) -> Tensor:  # fmt: skip
     units = _units("compress_c1", kv.shape[1], freqs, cache, page_size, layout)
     latents = torch.empty(kv.shape[0], WIDTH, dtype=torch.bfloat16, device=kv.device)
     if kv.shape[0]:
@@ -158,7 +180,7 @@ def compress_c1(
         compress_c1_kernel[(kv.shape[0],)](
             kv, weight, freqs, positions, out_loc, cache, latents,
             kv.stride(0) // unit, cache.shape[0] * page_size, page_shift(page_size), units, eps,
-            UNIT=unit, **launch_options(),
+            UNIT=unit, PDL=tiles.pdl, **row_options(tiles),
         )  # fmt: skip
     return latents
 
@@ -209,6 +231,17 @@ def compress_c2(
 
     Source: N8.1, N8.3.
     """
+    return _compress_c2(
+        TILES, kv_score, state, weight, freqs, positions, requests, out_loc, cache, page_size, ring_size, form,
+        draft_len, layout, eps,
+    )  # fmt: skip
+
+
+def _compress_c2(
+    tiles: RowTiles, kv_score: Tensor, state: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor,
+    requests: Tensor, out_loc: Tensor, cache: Tensor, page_size: int, ring_size: int, form: str = "decode",
+    draft_len: int = 1, layout: str = "kv_v4", eps: float = 1e-20,
+) -> Tensor:  # fmt: skip
     rows = kv_score.shape[0]
     if form not in FORMS or (form == "verify" and (draft_len < 1 or rows % draft_len or ring_size <= draft_len)):
         wanted = f"form {', '.join(FORMS)}, whole requests of draft_len rows, ring_size above draft_len"
@@ -220,11 +253,12 @@ def compress_c2(
         compress_c2_kernel[(rows,)](
             kv_score, state, weight, freqs, positions, requests, out_loc, cache, latents,
             cache.shape[0] * page_size, page_shift(page_size), units, ring_size, draft_len, eps,
-            FORM=form, **launch_options(),
+            FORM=form, PDL=tiles.pdl, **row_options(tiles),
         )  # fmt: skip
         if form == "extend":
             keep_last_kernel[(rows,)](
-                kv_score, state, positions, requests, out_loc, rows, ring_size, SEARCHED=SEARCHED, **launch_options()
+                kv_score, state, positions, requests, out_loc, rows, ring_size,
+                SEARCHED=SEARCHED, PDL=tiles.pdl, **row_options(tiles),
             )  # fmt: skip
     return latents
 
@@ -236,22 +270,19 @@ def _units(operator: str, width: int, freqs: Tensor, cache: Tensor, page_size: i
     return page_units(operator, cache, page_size)
 
 
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
-
-
 def prepare_compress_c1(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `compress_c1`, compiled for positions and slots of either dtype, and for rows at 16-byte boundaries.
 
     Rows elsewhere are compiled at their first call.
     """
-    if device.arch.vendor != "cpu":
-        weight, freqs, integers, cache = _inputs()
-        for positions in integers:
-            for slots in integers:
-                compress_c1(weight[None], weight, freqs, positions, slots, cache, 1)
-    return compress_c1
+    if device.arch.vendor == "cpu":
+        return compress_c1
+    bound = bind_launch(_compress_c1, tiles_for("compress_c1", device, site, TILES), compress_c1)
+    weight, freqs, integers, cache = _inputs()
+    for positions in integers:
+        for slots in integers:
+            bound(weight[None], weight, freqs, positions, slots, cache, 1)
+    return bound
 
 
 def prepare_compress_c2(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
@@ -259,14 +290,16 @@ def prepare_compress_c2(device: Any, site: Any, rows: Sequence[int]) -> Callable
 
     Positions and slots of different dtypes are compiled at their first call.
     """
-    if device.arch.vendor != "cpu":
-        weight, freqs, integers, cache = _inputs()
-        row = torch.zeros(1, 2 * WIDTH, device="cuda")
-        state = torch.zeros(2, 2 * WIDTH, device="cuda")
-        for both in integers:
-            for form in FORMS:
-                compress_c2(row, state, weight, freqs, both, integers[0], both, cache, 1, 2, form)
-    return compress_c2
+    if device.arch.vendor == "cpu":
+        return compress_c2
+    bound = bind_launch(_compress_c2, tiles_for("compress_c2", device, site, TILES), compress_c2)
+    weight, freqs, integers, cache = _inputs()
+    row = torch.zeros(1, 2 * WIDTH, device="cuda")
+    state = torch.zeros(2, 2 * WIDTH, device="cuda")
+    for both in integers:
+        for form in FORMS:
+            bound(row, state, weight, freqs, both, integers[0], both, cache, 1, 2, form)
+    return bound
 
 
 def _inputs() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], Tensor]:
@@ -283,7 +316,6 @@ __all__ = [
     "compress_c2",
     "compress_c2_kernel",
     "keep_last_kernel",
-    "launch_options",
     "prepare_compress_c1",
     "prepare_compress_c2",
 ]

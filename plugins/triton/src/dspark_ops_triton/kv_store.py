@@ -11,21 +11,25 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.kv_v4 import (
     GROUP,
     ROPE,
     WIDTH,
     load_groups,
+    load_turns,
     normalise_groups,
     page_shift,
     page_units,
     store_entry,
     turn_last_group,
 )
+from dspark_ops_triton.blocks.launching import RowTiles, bind_launch, row_options
+from dspark_ops_triton.blocks.tile_table import tiles_for
 from dspark_ops_triton.kv_store_v41 import empty_page, store_rows_v41
 
-#: One warp holds a row: its sums are shuffles, without memory that programs of several warps meet in.
-WARPS = 1
+#: A warp per two groups of 64 lanes: their codes, made from bits, are most of the work.
+TILES = RowTiles(warps=4)
 
 
 @triton.jit(
@@ -34,15 +38,19 @@ WARPS = 1
 )
 def norm_rope_store_kernel(
     kv, weight, freqs, positions, out_loc, cache, kv_stride, slots, page_shift, page_units, eps,
-    UNIT: tl.constexpr,
+    UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Normalise, rotate, quantise and store one row; `kv_stride` counts groups of UNIT elements."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    # All loads but the table's are under way together; that one waits for the position alone.
     slot = tl.load(out_loc + row).to(tl.int64)
-    if (slot >= 0) & (slot < slots):
-        place = tl.load(positions + row).to(tl.int64)
-        groups = normalise_groups(load_groups(kv + row * kv_stride * UNIT), load_groups(weight), eps)
-        groups = turn_last_group(groups, freqs + place * GROUP)
+    place = tl.load(positions + row).to(tl.int64)
+    raw, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
+    kept = (slot >= 0) & (slot < slots)
+    cosines, sines = load_turns(freqs + place * GROUP, kept)
+    if kept:
+        groups = turn_last_group(normalise_groups(raw, gain, eps), cosines, sines)
         store_entry(cache, slot, groups, page_shift, page_units)
 
 
@@ -79,6 +87,13 @@ def k_norm_rope_store(
 
     Source: N7.2, N7.3.
     """
+    _store(TILES, kv, weight, freqs, positions, out_loc, cache, page_size, layout, eps)
+
+
+def _store(
+    tiles: RowTiles, kv: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor, out_loc: Tensor, cache: Tensor,
+    page_size: int, layout: str = "kv_v4", eps: float = 1e-20,
+) -> None:  # fmt: skip
     if kv.shape[1] != WIDTH or freqs.shape[1] != ROPE:
         got = f"{kv.shape[1]} and {freqs.shape[1]}"
         raise ValueError(f"k_norm_rope_store: wanted {WIDTH} lanes and {ROPE} rotated ones, got {got}")
@@ -92,13 +107,8 @@ def k_norm_rope_store(
         norm_rope_store_kernel[(rows,)](
             kv, weight, freqs, positions, out_loc, cache,
             kv.stride(0) // unit, cache.shape[0] * page_size, page_shift(page_size), units, eps,
-            UNIT=unit, **launch_options(),
+            UNIT=unit, PDL=tiles.pdl, **row_options(tiles),
         )  # fmt: skip
-
-
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
 
 
 def prepare_k_norm_rope_store(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
@@ -106,18 +116,25 @@ def prepare_k_norm_rope_store(device: Any, site: Any, rows: Sequence[int]) -> Ca
 
     Compiled are rows at 16-byte boundaries and rows that are not.
     """
-    if device.arch.vendor != "cpu":
-        buffer = torch.zeros(WIDTH + 1, dtype=torch.bfloat16, device="cuda")
-        freqs = torch.zeros(1, ROPE, device="cuda")
-        position = torch.zeros(1, dtype=torch.int64, device="cuda")
-        layout = site.options.get("layout", "kv_v4")
-        cache = torch.zeros(1, 1152, dtype=torch.uint8, device="cuda") if layout == "kv_v4" else empty_page(layout)
-        nowhere = torch.full((1,), -1, dtype=torch.int32, device="cuda")
-        for first in (0, 1):
-            for positions in (position, position.int()):
-                kv = buffer[first : first + WIDTH].view(1, WIDTH)
-                k_norm_rope_store(kv, buffer[:WIDTH], freqs, positions, nowhere, cache, 1, layout)
-    return k_norm_rope_store
+    if device.arch.vendor == "cpu":
+        return k_norm_rope_store
+    bound = bind_launch(_store, tiles_for("k_norm_rope_store", device, site, TILES), k_norm_rope_store)
+    buffer = torch.zeros(WIDTH + 1, dtype=torch.bfloat16, device="cuda")
+    freqs = torch.zeros(1, ROPE, device="cuda")
+    position = torch.zeros(1, dtype=torch.int64, device="cuda")
+    layout = site.options.get("layout", "kv_v4")
+    cache = torch.zeros(1, 1152, dtype=torch.uint8, device="cuda") if layout == "kv_v4" else empty_page(layout)
+    nowhere = torch.full((1,), -1, dtype=torch.int32, device="cuda")
+    for first in (0, 1):
+        for positions in (position, position.int()):
+            kv = buffer[first : first + WIDTH].view(1, WIDTH)
+            bound(kv, buffer[:WIDTH], freqs, positions, nowhere, cache, 1, layout)
+    return bound
 
 
-__all__ = ["k_norm_rope_store", "launch_options", "norm_rope_store_kernel", "prepare_k_norm_rope_store"]
+__all__ = [
+    "TILES",
+    "k_norm_rope_store",
+    "norm_rope_store_kernel",
+    "prepare_k_norm_rope_store",
+]

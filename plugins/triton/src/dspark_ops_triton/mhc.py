@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,22 +11,41 @@ import triton
 import triton.language as tl
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.norm import combine_copies, inverse_rms, round_bf16
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
+from dspark_ops_triton.blocks.launching import bind_launch
+from dspark_ops_triton.blocks.norm import combine_copies, inverse_rms, inverse_rms_of_two, round_bf16, two_blocks
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
-#: Threads that share a token: 16 values of each copy per thread at 5120, the fastest of 128, 256 and 512 on an H200
-#: (benchmarks/triton_first_kernels.py), and fewer registers than any.
-THREADS = 512
 #: Columns of a program of the plain combine, and its threads: 8 values of each copy per thread, 16 bytes.
 COLUMNS = 512
 COLUMN_THREADS = 64
 
 
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a token is cut.
+
+    Attributes:
+        threads: threads of a program.
+        pdl: the kernel is set up while the one before it runs.
+    """
+
+    threads: int
+    pdl: bool = False
+
+
+#: Ten values of each copy per thread at 5120.
+TILES = Tiles(threads=512)
+PLAIN_TILES = Tiles(threads=COLUMN_THREADS)
+
+
 @triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
 def combine_kernel(
     x, pre, out, x_stride, pre_stride,
-    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr,
+    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Combine BLOCK columns of one token; `x_stride` counts groups of STRIDE_UNIT elements."""
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = lanes < HIDDEN
@@ -36,17 +56,34 @@ def combine_kernel(
 @triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
 def combine_norm_kernel(
     x, pre, weight, out, x_stride, pre_stride, eps,
-    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr,
+    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, MORE: tl.constexpr, STRIDE_UNIT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Combine, round and normalise one token per program; `x_stride` counts groups of STRIDE_UNIT elements."""
+    """Combine, round and normalise one token per program; `x_stride` counts groups of STRIDE_UNIT elements.
+
+    Its lanes lie in a block of BLOCK and, unless MORE is 0, one of MORE.
+    """
+    begin(PDL)
     token = tl.program_id(0).to(tl.int64)
+    x += token * x_stride * STRIDE_UNIT
+    pre += token * pre_stride
+    out += token * HIDDEN
     lanes = tl.arange(0, BLOCK)
     mask = lanes < HIDDEN
-    total = combine_copies(x + token * x_stride * STRIDE_UNIT, pre + token * pre_stride, lanes, mask, COPIES, HIDDEN)
-    value = round_bf16(total)
-    scaled = value * inverse_rms(value, HIDDEN, eps)
+    # The weight is on its way with the copies: behind the reduction it would be waited for once more.
     gain = tl.load(weight + lanes, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + token * HIDDEN + lanes, (scaled * gain).to(tl.bfloat16), mask=mask)
+    if MORE:
+        more = BLOCK + tl.arange(0, MORE)
+        more_mask = more < HIDDEN
+        more_gain = tl.load(weight + more, mask=more_mask, other=0.0).to(tl.float32)
+        value = round_bf16(combine_copies(x, pre, lanes, mask, COPIES, HIDDEN))
+        more_value = round_bf16(combine_copies(x, pre, more, more_mask, COPIES, HIDDEN))
+        inverse = inverse_rms_of_two(value, more_value, HIDDEN, eps)
+        tl.store(out + more, (more_value * inverse * more_gain).to(tl.bfloat16), mask=more_mask)
+    else:
+        value = round_bf16(combine_copies(x, pre, lanes, mask, COPIES, HIDDEN))
+        inverse = inverse_rms(value, HIDDEN, eps)
+    tl.store(out + lanes, (value * inverse * gain).to(tl.bfloat16), mask=mask)
 
 
 def mhc_combine(x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
@@ -60,6 +97,10 @@ def mhc_combine(x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
 
     Source: N3.3.
     """
+    return _combine(PLAIN_TILES, x, pre)
+
+
+def _combine(tiles: Tiles, x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
     tokens, copies = pre.shape
     hidden = x.shape[1] // copies
     out = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=x.device)
@@ -67,8 +108,8 @@ def mhc_combine(x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
         return out
     unit = stride_unit(x)
     combine_kernel[(tokens, triton.cdiv(hidden, COLUMNS))](
-        x, pre, out, x.stride(0) // unit, pre.stride(0), **column_constants(copies, hidden, unit),
-        **launch_options(torch.version.hip is not None, COLUMN_THREADS),
+        x, pre, out, x.stride(0) // unit, pre.stride(0), **column_constants(tiles, copies, hidden, unit),
+        **launch_options(tiles, torch.version.hip is not None),
     )  # fmt: skip
     return out
 
@@ -86,6 +127,12 @@ def mhc_combine_norm(x: torch.Tensor, pre: torch.Tensor, weight: torch.Tensor, e
 
     Source: N3.3.
     """
+    return _combine_norm(TILES, x, pre, weight, eps)
+
+
+def _combine_norm(
+    tiles: Tiles, x: torch.Tensor, pre: torch.Tensor, weight: torch.Tensor, eps: float = 1e-20
+) -> torch.Tensor:
     tokens, copies, hidden = x.shape[0], pre.shape[1], weight.shape[0]
     out = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=x.device)
     if tokens == 0:
@@ -93,41 +140,48 @@ def mhc_combine_norm(x: torch.Tensor, pre: torch.Tensor, weight: torch.Tensor, e
     unit = stride_unit(x)
     combine_norm_kernel[(tokens,)](
         x, pre, weight, out, x.stride(0) // unit, pre.stride(0), eps,
-        **launch_constants(copies, hidden, unit), **launch_options(torch.version.hip is not None),
+        **launch_constants(tiles, copies, hidden, unit), **launch_options(tiles, torch.version.hip is not None),
     )  # fmt: skip
     return out
 
 
-def launch_constants(copies: int, hidden: int, unit: int) -> dict[str, Any]:
+def launch_constants(tiles: Tiles, copies: int, hidden: int, unit: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": triton.next_power_of_2(hidden), "STRIDE_UNIT": unit}
+    block, more = two_blocks(hidden)
+    return {
+        "COPIES": copies, "HIDDEN": hidden, "BLOCK": block, "MORE": more, "STRIDE_UNIT": unit, "PDL": tiles.pdl
+    }  # fmt: skip
 
 
-def column_constants(copies: int, hidden: int, unit: int) -> dict[str, Any]:
+def column_constants(tiles: Tiles, copies: int, hidden: int, unit: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch of the plain combine."""
-    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": COLUMNS, "STRIDE_UNIT": unit}
+    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": COLUMNS, "STRIDE_UNIT": unit, "PDL": tiles.pdl}
 
 
-def launch_options(amd: bool, threads: int = THREADS) -> dict[str, Any]:
+def launch_options(tiles: Tiles, amd: bool) -> dict[str, Any]:
     """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": threads // (64 if amd else 32), "enable_fp_fusion": False}
+    return {"num_warps": tiles.threads // (64 if amd else 32), "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
 def prepare_mhc_combine(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `mhc_combine`, compiled for the site's sizes and the dtype of its weights of the copies."""
-    if device.arch.vendor != "cpu":
-        for x, pre in sample_inputs(site):
-            mhc_combine(x, pre)
-    return mhc_combine
+    if device.arch.vendor == "cpu":
+        return mhc_combine
+    bound = bind_launch(_combine, tiles_for("mhc_combine", device, site, PLAIN_TILES), mhc_combine)
+    for x, pre in sample_inputs(site):
+        bound(x, pre)
+    return bound
 
 
 def prepare_mhc_combine_norm(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `mhc_combine_norm`, compiled for the site's sizes and the dtype of its weights of the copies."""
-    if device.arch.vendor != "cpu":
-        weight = torch.zeros(site.axes["H"], dtype=torch.bfloat16, device="cuda")
-        for x, pre in sample_inputs(site):
-            mhc_combine_norm(x, pre, weight)
-    return mhc_combine_norm
+    if device.arch.vendor == "cpu":
+        return mhc_combine_norm
+    bound = bind_launch(_combine_norm, tiles_for("mhc_combine_norm", device, site, TILES), mhc_combine_norm)
+    weight = torch.zeros(site.axes["H"], dtype=torch.bfloat16, device="cuda")
+    for x, pre in sample_inputs(site):
+        bound(x, pre, weight)
+    return bound
 
 
 def sample_inputs(site: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

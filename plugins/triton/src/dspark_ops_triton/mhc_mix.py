@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,15 +12,19 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.meeting import is_last_to_arrive
-from dspark_ops_triton.blocks.sinkhorn import sigmoid, sinkhorn4, split_columns
+from dspark_ops_triton.blocks.sinkhorn import sigmoid, sinkhorn4
 from dspark_ops_triton.blocks.split_products import dot_three_parts
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
 STATE_WORDS = tl.constexpr(WORDS)
 #: Copies of the stream, rows of the projection, and tokens of a program: the smallest tile of matrix units.
 COPIES, ROWS, TOKENS = 4, 24, 16
 #: Columns of a tile of sums: those of the projection, then the sum of squares.
-COLUMN_BITS = 5
+COLUMNS = 32
+#: A thread of the last program holds four numbers of each program's sums.
+MOST_SPLITS = 128
 #: Captured calls for which words are set aside: 32 bytes each and 16 tokens.
 CAPTURES = 1024
 
@@ -33,20 +37,29 @@ class Tiles:
         span: columns of `x` that a program takes.
         block: columns at a time, a power of two.
         warps: warps (waves on AMD) of a program.
-        chunk: partial sums that the last program reads at a time, a power of two.
+        pdl: the kernel is set up while the one before it runs.
     """
 
     span: int
     block: int
     warps: int
-    chunk: int
+    pdl: bool = False
+
+    def at(self, width: int) -> Tiles:
+        """Return these tiles with a span that leaves the last program no more than MOST_SPLITS sums to read."""
+        span = self.span
+        while triton.cdiv(width, span) > MOST_SPLITS:
+            span *= 2
+        return replace(self, span=span)
 
     def splits(self, width: int) -> int:
         """Return over how many programs the columns of `x` are spread."""
         return triton.cdiv(width, self.span)
 
 
-TILES = Tiles(span=512, block=128, warps=4, chunk=8)
+TILES = Tiles(span=256, block=128, warps=4)
+#: Half of the tile at a time: more would not fit the registers of CDNA3.
+AMD_TILES = Tiles(span=256, block=64, warps=4)
 
 
 @triton.jit(
@@ -54,51 +67,65 @@ TILES = Tiles(span=512, block=128, warps=4, chunk=8)
 )
 def mix_kernel(
     x, fn, scale, base, partial, state, pre, post, comb, tokens, rms_eps, hc_eps, iterations,
-    WIDTH: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr, CHUNK: tl.constexpr,
-    ROWS: tl.constexpr, TOKENS: tl.constexpr, COLUMN_BITS: tl.constexpr,
+    WIDTH: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
+    ROWS: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Project SPAN columns of TOKENS tokens; the last program of these tokens adds up and normalises."""
-    columns: tl.constexpr = 2**COLUMN_BITS
+    begin(PDL)
     group = tl.program_id(0)
     split = tl.program_id(1)
     token = group * TOKENS + tl.arange(0, TOKENS)
     live = token < tokens
-    column = tl.arange(0, columns)
+    column = tl.arange(0, COLUMNS)
     start = x + token.to(tl.int64)[:, None] * WIDTH
-    total = tl.zeros((TOKENS, columns), tl.float32)
-    squares = tl.zeros((TOKENS,), tl.float32)
+    # All loads come before the first product, behind whose barriers none could move: they are under way together.
+    values, weights = (), ()
     for tile in tl.static_range(0, SPAN, BLOCK):
         lane = split * SPAN + tile + tl.arange(0, BLOCK)
-        value = tl.load(start + lane[None, :], mask=live[:, None] & (lane < WIDTH)[None, :], other=0.0)
-        weight_mask = (lane < WIDTH)[:, None] & (column < ROWS)[None, :]
+        inside = lane < WIDTH
+        weight_mask = inside[:, None] & (column < ROWS)[None, :]
         weight = tl.load(fn + column[None, :] * WIDTH + lane[:, None], mask=weight_mask, other=0.0)
-        total = dot_three_parts(value, weight, total)
-        single = value.to(tl.float32)
-        squares += tl.sum(single * single, axis=1)
-    total = tl.where((column == ROWS)[None, :], squares[:, None], total)
-    cell = tl.arange(0, TOKENS)[:, None] * columns + column[None, :]
-    sums = partial + group.to(tl.int64) * (SPLITS * TOKENS * columns)
-    tl.store(sums + split * (TOKENS * columns) + cell, total, mask=live[:, None])
+        weights = weights + (weight,)  # noqa: RUF005
+        values = values + (tl.load(start + lane[None, :], mask=live[:, None] & inside[None, :], other=0.0),)  # noqa: RUF005
+    # Of scale and bias, too, though only one program needs them: then they do not keep it waiting.
+    factor = tl.load(scale + (column >= 4).to(tl.int32) + (column >= 8).to(tl.int32))
+    bias = tl.load(base + column, mask=column < ROWS, other=0.0)
+    low, middle, high = (tl.zeros((TOKENS, COLUMNS), tl.float32),) * 3
+    squares = tl.zeros((TOKENS, BLOCK), tl.float32)
+    for tile in tl.static_range(SPAN // BLOCK):
+        low, middle, high = dot_three_parts(values[tile], weights[tile], low, middle, high)
+        single = values[tile].to(tl.float32)
+        squares += single * single
+    total = tl.where((column == ROWS)[None, :], tl.sum(squares, axis=1)[:, None], (low + middle) + high)
+    cell = tl.arange(0, TOKENS)[:, None] * COLUMNS + column[None, :]
+    # The sums of each program, and behind them those of all.
+    sums = partial + group.to(tl.int64) * ((SPLITS + 1) * TOKENS * COLUMNS)
+    tl.store(sums + split * (TOKENS * COLUMNS) + cell, total, mask=live[:, None])
 
     if is_last_to_arrive(state + group * STATE_WORDS, SPLITS):
-        total = tl.zeros((TOKENS, columns), tl.float32)
-        for first in tl.static_range(0, SPLITS, CHUNK):
-            part = first + tl.arange(0, CHUNK)
-            mask = (part < SPLITS)[:, None, None] & live[None, :, None]
-            place = part[:, None, None] * (TOKENS * columns) + cell[None, :, :]
-            total += tl.sum(tl.load(sums + place, mask=mask, other=0.0), axis=0)
-        mixed = split_columns(total, COLUMN_BITS)
-        inverse = 1.0 / tl.sqrt_rn(mixed[ROWS] / WIDTH + rms_eps)
-        pre_scale, post_scale, comb_scale = tl.load(scale), tl.load(scale + 1), tl.load(scale + 2)
-        for copy in tl.static_range(4):
-            share = sigmoid(mixed[copy] * inverse * pre_scale + tl.load(base + copy))
-            tl.store(pre + token * 4 + copy, share + hc_eps, mask=live)
-            share = sigmoid(mixed[4 + copy] * inverse * post_scale + tl.load(base + 4 + copy))
-            tl.store(post + token * 4 + copy, 2.0 * share, mask=live)
+        # One load per part: a thread adds up its own cells, without the others.
+        parts = ()
+        for part in tl.static_range(SPLITS):
+            loaded = tl.load(sums + part * (TOKENS * COLUMNS) + cell, mask=live[:, None], other=0.0)
+            parts = parts + (loaded,)  # noqa: RUF005
+        total = tl.zeros((TOKENS, COLUMNS), tl.float32)
+        for part in tl.static_range(SPLITS):
+            total += parts[part]
+        square = tl.sum(tl.where((column == ROWS)[None, :], total, 0.0), axis=1)
+        inverse = 1.0 / tl.sqrt_rn(square / WIDTH + rms_eps)
+        logit = total * inverse[:, None] * factor[None, :] + bias[None, :]
+        share = sigmoid(logit)
+        place = token[:, None] * 4 + column[None, :]
+        tl.store(pre + place, share + hc_eps, mask=live[:, None] & (column < 4)[None, :])
+        tl.store(post + place - 4, 2.0 * share, mask=live[:, None] & (column >= 4)[None, :] & (column < 8)[None, :])
+        # Through memory, each thread gets all elements of a token's matrix.
+        matrices = sums + SPLITS * (TOKENS * COLUMNS)
+        tl.store(matrices + cell, logit)
+        tl.debug_barrier()
+        matrices += tl.arange(0, TOKENS) * COLUMNS + 8
         logits = ()
         for index in tl.static_range(16):
-            logit = mixed[8 + index] * inverse * comb_scale + tl.load(base + 8 + index)
-            logits = logits + (logit,)  # noqa: RUF005
+            logits = logits + (tl.load(matrices + index),)  # noqa: RUF005
         matrix = sinkhorn4(logits, hc_eps, iterations)
         for index in tl.static_range(16):
             tl.store(comb + token.to(tl.int64) * 16 + index, matrix[index], mask=live)
@@ -144,13 +171,14 @@ class MixSinkhorn:
         pre, post = (torch.empty(tokens, COPIES, dtype=torch.float32, device=x.device) for _ in range(2))
         comb = torch.empty(tokens, COPIES, COPIES, dtype=torch.float32, device=x.device)
         if tokens:
-            groups, splits = triton.cdiv(tokens, TOKENS), self._tiles.splits(width)
+            tiles = self._tiles.at(width)
+            groups, splits = triton.cdiv(tokens, TOKENS), tiles.splits(width)
             state = self._arrivals.take(groups, x)
-            cells = groups * splits * TOKENS << COLUMN_BITS
+            cells = groups * (splits + 1) * TOKENS * COLUMNS
             partial = torch.empty(cells, dtype=torch.float32, device=x.device)
             mix_kernel[(groups, splits)](
                 x, fn, scale, base, partial, state, pre, post, comb, tokens, float(rms_eps), float(hc_eps), iterations,
-                **launch_constants(self._tiles, width), **launch_options(self._tiles),
+                **launch_constants(tiles, width), **launch_options(tiles),
             )  # fmt: skip
         return pre, post, comb
 
@@ -165,26 +193,28 @@ def mhc_mix_sinkhorn(
 
     Source: N3.2, C5.1.
     """
-    return MixSinkhorn(TILES, ArrivalState(0, x.device))(x, fn, scale, base, rms_eps, hc_eps, iterations)
+    tiles = AMD_TILES if torch.version.hip else TILES
+    return MixSinkhorn(tiles, ArrivalState(0, x.device))(x, fn, scale, base, rms_eps, hc_eps, iterations)
 
 
 def launch_constants(tiles: Tiles, width: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     return {
-        "WIDTH": width, "SPAN": tiles.span, "BLOCK": tiles.block, "SPLITS": tiles.splits(width), "CHUNK": tiles.chunk,
-        "ROWS": ROWS, "TOKENS": TOKENS, "COLUMN_BITS": COLUMN_BITS,
+        "WIDTH": width, "SPAN": tiles.span, "BLOCK": tiles.block, "SPLITS": tiles.splits(width),
+        "ROWS": ROWS, "TOKENS": TOKENS, "COLUMNS": COLUMNS, "PDL": tiles.pdl,
     }  # fmt: skip
 
 
 def launch_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of a launch."""
-    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
 def prepare_mhc_mix_sinkhorn(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `mhc_mix_sinkhorn` as one launch, compiled for the site's sizes and with its memory allocated."""
     target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
-    bound = MixSinkhorn(TILES, ArrivalState(triton.cdiv(max(rows, default=0), TOKENS), target, CAPTURES))
+    tiles = tiles_for("mhc_mix_sinkhorn", device, site, AMD_TILES if device.arch.vendor == "amd" else TILES)
+    bound = MixSinkhorn(tiles, ArrivalState(triton.cdiv(max(rows, default=0), TOKENS), target, CAPTURES))
     if target.type == "cuda":
         width = site.axes["J"]
         fn, base = torch.zeros(ROWS, width, device=target), torch.zeros(ROWS, device=target)

@@ -11,11 +11,14 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.choosing import TAKEN, best_of_row, rank_key
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.elementary import sqrt_softplus
 from dspark_ops_triton.blocks.expert_words import expert_word
+from dspark_ops_triton.blocks.launching import RowTiles, bind_launch, row_options
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
-#: Warps (waves on AMD) of a row. Each has a group of the experts to itself and chooses from it without the others.
-WARPS = 4
+#: Each warp of a row has a group of the experts to itself and chooses from it without the others.
+TILES = RowTiles(warps=4)
 
 
 @triton.jit(
@@ -27,26 +30,36 @@ def gate_kernel(
     row_stride, column_stride, routed_scaling, renorm_eps, pad_id, alt_token_id,
     EXPERTS: tl.constexpr, TOP: tl.constexpr, SLOTS: tl.constexpr, GROUPS: tl.constexpr, LANES: tl.constexpr,
     DEPTH: tl.constexpr, ALTERNATIVE: tl.constexpr, PADDED: tl.constexpr, PACKED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Choose TOP of EXPERTS for one row; each of GROUPS warps first chooses from LANES * DEPTH of them."""
+    begin(PDL)
     row = tl.program_id(0)
-    expert = tl.arange(0, GROUPS)[None, :, None] * LANES + tl.arange(0, LANES)[None, None, :]
-    expert += tl.arange(0, DEPTH)[:, None, None] * (GROUPS * LANES)
-    mask = expert < EXPERTS
+    first = tl.arange(0, GROUPS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     start = logits + row.to(tl.int64) * row_stride
-    logit = tl.load(start + expert.to(tl.int64) * column_stride, mask=mask, other=0.0).to(tl.float32)
-    offset = tl.load(bias + expert, mask=mask, other=0.0).to(tl.float32)
-    if ALTERNATIVE:
-        # both are loaded: waiting for the token to know which one would take longer
-        other = tl.load(bias_alt + expert, mask=mask, other=0.0).to(tl.float32)
-        offset = tl.where(tl.load(input_ids + row) == alt_token_id, other, offset)
-    score = sqrt_softplus(logit)
-    key = tl.where(mask, rank_key(score + offset), TAKEN)
-    bits = tl.where(score != score, 0x7FC00000, score.to(tl.int32, bitcast=True))
-    column, chosen_bits = best_of_row(key, bits, expert, TOP, SLOTS)
+    # All loads come before the first score: they are under way together.
+    experts, values, offsets = (), (), ()
+    for block in tl.static_range(DEPTH):
+        expert = first + block * (GROUPS * LANES)
+        mask = expert < EXPERTS
+        values = values + (tl.load(start + expert.to(tl.int64) * column_stride, mask=mask, other=0.0),)  # noqa: RUF005
+        offset = tl.load(bias + expert, mask=mask, other=0.0).to(tl.float32)
+        if ALTERNATIVE:
+            # both are loaded: waiting for the token to know which one would take longer
+            other = tl.load(bias_alt + expert, mask=mask, other=0.0).to(tl.float32)
+            offset = tl.where(tl.load(input_ids + row) == alt_token_id, other, offset)
+        experts, offsets = experts + (expert,), offsets + (offset,)  # noqa: RUF005
+    keys, scores = (), ()
+    for block in tl.static_range(DEPTH):
+        score = sqrt_softplus(values[block].to(tl.float32))
+        key = rank_key(score + offsets[block])
+        if (block + 1) * GROUPS * LANES > EXPERTS:
+            key = tl.where(experts[block] < EXPERTS, key, TAKEN)
+        keys = keys + (key,)  # noqa: RUF005
+        scores = scores + (tl.where(score != score, 0x7FC00000, score.to(tl.int32, bitcast=True)),)  # noqa: RUF005
+    place, column, chosen_bits = best_of_row(keys, scores, experts, TOP, SLOTS)
 
-    slot = tl.arange(0, LANES)
-    chosen = slot < TOP
+    chosen = place < TOP
     value = chosen_bits.to(tl.float32, bitcast=True)
     total = tl.sum(tl.where(chosen, value, 0.0), axis=0)
     divisor = tl.where(renorm_eps > 0.0, total + renorm_eps, tl.where(total > 0.0, total, 1.0))
@@ -55,7 +68,7 @@ def gate_kernel(
         live = row < tl.load(num_valid)
         weight = tl.where(live, weight, 0.0)
         column = tl.where(live, column, pad_id)
-    out = row.to(tl.int64) * TOP + slot
+    out = row.to(tl.int64) * TOP + place
     tl.store(weights + out, weight, mask=chosen)
     tl.store(ids + out, column, mask=chosen)
     if PACKED:
@@ -89,10 +102,9 @@ def moe_gate_topk(
 
     Source: N2, O04.
     """
-    weights, ids, _ = _launch(
-        logits, bias, top_k, routed_scaling, renorm_eps, pad_id, num_valid, bias_alt, input_ids, alt_token_id, False
+    return _chosen(
+        TILES, logits, bias, top_k, routed_scaling, renorm_eps, pad_id, num_valid, bias_alt, input_ids, alt_token_id
     )
-    return weights, ids
 
 
 def moe_gate_topk_packed(
@@ -108,14 +120,32 @@ def moe_gate_topk_packed(
 
     Source: N2.
     """
-    return _launch(
-        logits, bias, top_k, routed_scaling, renorm_eps, pad_id, num_valid, bias_alt, input_ids, alt_token_id, True
+    return _packed(
+        TILES, logits, bias, top_k, routed_scaling, renorm_eps, pad_id, num_valid, bias_alt, input_ids, alt_token_id
     )
 
 
+def _chosen(
+    tiles: RowTiles, logits: Tensor, bias: Tensor, top_k: int, routed_scaling: float = 1.5, renorm_eps: float = 1e-20,
+    pad_id: int = -1, num_valid: Tensor | None = None, bias_alt: Tensor | None = None, input_ids: Tensor | None = None,
+    alt_token_id: int = -1, numerics: str = "log1p",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    optional = (num_valid, bias_alt, input_ids, alt_token_id)
+    return _launch(tiles, False, logits, bias, top_k, routed_scaling, renorm_eps, pad_id, *optional)[:2]
+
+
+def _packed(
+    tiles: RowTiles, logits: Tensor, bias: Tensor, top_k: int, routed_scaling: float = 1.5, renorm_eps: float = 1e-20,
+    pad_id: int = -1, num_valid: Tensor | None = None, bias_alt: Tensor | None = None, input_ids: Tensor | None = None,
+    alt_token_id: int = -1, numerics: str = "log1p",
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    optional = (num_valid, bias_alt, input_ids, alt_token_id)
+    return _launch(tiles, True, logits, bias, top_k, routed_scaling, renorm_eps, pad_id, *optional)
+
+
 def _launch(
-    logits: Tensor, bias: Tensor, top_k: int, routed_scaling: float, renorm_eps: float, pad_id: int,
-    num_valid: Tensor | None, bias_alt: Tensor | None, input_ids: Tensor | None, alt_token_id: int, pack: bool,
+    tiles: RowTiles, pack: bool, logits: Tensor, bias: Tensor, top_k: int, routed_scaling: float, renorm_eps: float,
+    pad_id: int, num_valid: Tensor | None, bias_alt: Tensor | None, input_ids: Tensor | None, alt_token_id: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     rows, experts = logits.shape
     weights = torch.empty(rows, top_k, dtype=torch.float32, device=logits.device)
@@ -128,51 +158,50 @@ def _launch(
             ids if num_valid is None else num_valid, weights, ids, packed, logits.stride(0), logits.stride(1),
             float(routed_scaling), float(renorm_eps), pad_id, alt_token_id,
             **launch_constants(
-                experts, top_k, alternative, num_valid is not None, pack, torch.version.hip is not None
+                tiles, experts, top_k, alternative, num_valid is not None, pack, torch.version.hip is not None
             ),
-            **launch_options(),
+            **row_options(tiles),
         )  # fmt: skip
     return weights, ids, packed
 
 
 def launch_constants(
-    experts: int, top_k: int, alternative: bool, padded: bool, pack: bool, amd: bool
+    tiles: RowTiles, experts: int, top_k: int, alternative: bool, padded: bool, pack: bool, amd: bool
 ) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     lanes = 64 if amd else 32
-    depth = triton.next_power_of_2(triton.cdiv(experts, WARPS * lanes))
     return {
-        "EXPERTS": experts, "TOP": top_k, "SLOTS": triton.next_power_of_2(top_k), "GROUPS": WARPS, "LANES": lanes,
-        "DEPTH": depth, "ALTERNATIVE": alternative, "PADDED": padded, "PACKED": pack,
+        "EXPERTS": experts, "TOP": top_k, "SLOTS": triton.next_power_of_2(top_k), "GROUPS": tiles.warps, "LANES": lanes,
+        "DEPTH": triton.cdiv(experts, tiles.warps * lanes), "ALTERNATIVE": alternative, "PADDED": padded,
+        "PACKED": pack, "PDL": tiles.pdl,
     }  # fmt: skip
-
-
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: scores round as the contract has it."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
 
 
 def prepare_moe_gate_topk(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `moe_gate_topk`, compiled for the site's sizes and dtypes, with and without what is optional."""
-    return _prepare(moe_gate_topk, device, site)
+    return _prepare(_chosen, moe_gate_topk, device, site)
 
 
 def prepare_moe_gate_topk_packed(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `moe_gate_topk_packed`, compiled as `prepare_moe_gate_topk` does."""
-    return _prepare(moe_gate_topk_packed, device, site)
+    return _prepare(_packed, moe_gate_topk_packed, device, site)
 
 
-def _prepare(function: Callable[..., tuple[Tensor, ...]], device: Any, site: Any) -> Callable[..., tuple[Tensor, ...]]:
-    if device.arch.vendor != "cpu":
-        experts, top_k = site.axes["E"], site.options["top_k"]
-        dtypes = {name: getattr(torch, site.dtypes.get(name, "float32")) for name in ("logits", "bias", "bias_alt")}
-        logits = torch.zeros(2, experts, dtype=dtypes["logits"], device="cuda")
-        bias = torch.zeros(experts, dtype=dtypes["bias"], device="cuda")
-        bias_alt = torch.zeros(experts, dtype=dtypes["bias_alt"], device="cuda")
-        count = torch.ones(1, dtype=torch.int32, device="cuda")
-        tokens = torch.zeros(2, dtype=torch.int64, device="cuda")
-        function(torch.zeros(experts, 2, dtype=dtypes["logits"], device="cuda").T, bias, top_k)
-        for num_valid in (None, count):
-            function(logits, bias, top_k, num_valid=num_valid)
-            function(logits, bias, top_k, num_valid=num_valid, bias_alt=bias_alt, input_ids=tokens)
+def _prepare(
+    body: Callable[..., tuple[Tensor, ...]], public: Callable[..., tuple[Tensor, ...]], device: Any, site: Any
+) -> Callable[..., tuple[Tensor, ...]]:
+    if device.arch.vendor == "cpu":
+        return public
+    function = bind_launch(body, tiles_for("moe_gate_topk", device, site, TILES), public)
+    experts, top_k = site.axes["E"], site.options["top_k"]
+    dtypes = {name: getattr(torch, site.dtypes.get(name, "float32")) for name in ("logits", "bias", "bias_alt")}
+    logits = torch.zeros(2, experts, dtype=dtypes["logits"], device="cuda")
+    bias = torch.zeros(experts, dtype=dtypes["bias"], device="cuda")
+    bias_alt = torch.zeros(experts, dtype=dtypes["bias_alt"], device="cuda")
+    count = torch.ones(1, dtype=torch.int32, device="cuda")
+    tokens = torch.zeros(2, dtype=torch.int64, device="cuda")
+    function(torch.zeros(experts, 2, dtype=dtypes["logits"], device="cuda").T, bias, top_k)
+    for num_valid in (None, count):
+        function(logits, bias, top_k, num_valid=num_valid)
+        function(logits, bias, top_k, num_valid=num_valid, bias_alt=bias_alt, input_ids=tokens)
     return function

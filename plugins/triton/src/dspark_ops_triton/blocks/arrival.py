@@ -6,8 +6,9 @@ import torch
 
 #: int64 words per row. Two are used; four make one 32-byte sector, so that rows do not share one.
 WORDS = 4
-#: Captured calls for which words are set aside; a further one zeroes its own in a node of the graph.
-CAPTURES = 32
+#: Captured calls for which words are set aside: 8 calls in the graphs of 64 widths. A further one zeroes its own in a
+#: node of the graph.
+CAPTURES = 512
 
 
 class ArrivalState:

@@ -19,59 +19,54 @@ def rank_key(value):
 
 
 @triton.jit
-def best_of_row(key, score, column, TOP: tl.constexpr, SLOTS: tl.constexpr):
-    """Return the columns and scores of the TOP best of a row, each [LANES] int32: lane i holds the one in place i.
+def best_of_row(keys, scores, columns, TOP: tl.constexpr, SLOTS: tl.constexpr):
+    """Return candidates of a row, as blocks of GROUPS * SLOTS: their places in the row's order, columns and scores.
 
-    The largest key comes first, the lowest column of equal ones; lanes from TOP on hold nothing of use. Each group
-    chooses for itself, then every warp chooses among what the groups chose. Blocks are [n, GROUPS, LANES]: with a group
-    per warp and as many LANES as it has, warps exchange their choices and nothing else.
+    The largest key comes first, the lowest column of equal ones. The TOP best of the row are among the candidates: they
+    are those in places below TOP, in no order. Each group chooses for itself, then all candidates are compared with one
+    another. With a group per warp and LANES as many as it has, warps exchange their candidates and nothing else.
 
     Args:
-        key: int32 from `rank_key`, or TAKEN where there is no column.
-        score: int32, not negative: what goes with a key.
-        column: int32, each key's own, not negative.
+        keys: tuple of int32 [GROUPS, LANES] from `rank_key`, or TAKEN where there is no column.
+        scores: tuple of int32, not negative: what goes with the keys.
+        columns: tuple of int32, each key's own, not negative; higher in each block than in the one before.
         TOP: how many are chosen, at most the columns of the row and LANES.
         SLOTS: power of two, TOP or more.
     """
-    lanes: tl.constexpr = key.shape[2]
-    keys, columns, scores = _best_of_groups(key, score, column, TOP, SLOTS)
-    # each place is filled by one group, and nothing is smaller than what the others hold there
-    keys = tl.max(keys, axis=1, keep_dims=True)
-    columns, scores = tl.max(columns, axis=1, keep_dims=True), tl.max(scores, axis=1, keep_dims=True)
-    _, columns, scores = _best_of_groups(keys, scores, columns, TOP, lanes)
-    return tl.reshape(columns, (lanes,)), tl.reshape(scores, (lanes,))
+    groups: tl.constexpr = keys[0].shape[0]
+    place = tl.arange(0, SLOTS)[None, :]
+    chosen = tl.full((groups, SLOTS), TAKEN, tl.int32)
+    chosen_column = tl.zeros((groups, SLOTS), tl.int32)
+    chosen_score = tl.zeros((groups, SLOTS), tl.int32)
+    for taken in tl.static_range(TOP):
+        best, column, score, keys = take_best(keys, scores, columns)
+        chosen = tl.where(place == taken, best, chosen)
+        chosen_column = tl.where(place == taken, column, chosen_column)
+        chosen_score = tl.where(place == taken, score, chosen_score)
+    count: tl.constexpr = groups * SLOTS
+    chosen_column = tl.reshape(chosen_column, (count,))
+    # A larger number is the better one. Those of a group differ in their columns; an empty place is below all.
+    number = (tl.reshape(chosen, (count,)).to(tl.int64) << 32) | (0x7FFFFFFF - chosen_column).to(tl.int64)
+    better = (number[None, :] > number[:, None]).to(tl.int32)
+    return tl.sum(better, axis=1), chosen_column, tl.reshape(chosen_score, (count,))
 
 
 @triton.jit
-def _best_of_groups(key, score, column, TOP: tl.constexpr, SLOTS: tl.constexpr):
-    """Return keys, columns and scores of the TOP best of each group, as blocks of SLOTS places for each group.
-
-    Group g fills places ``g * SLOTS`` and following, counted along the first and the last dimension; the other places
-    hold TAKEN and zeros. A group that has fewer than TOP columns fills places with TAKEN.
-    """
-    groups: tl.constexpr = key.shape[1]
-    lanes: tl.constexpr = key.shape[2]
-    parts: tl.constexpr = (groups * SLOTS + lanes - 1) // lanes
-    place = tl.arange(0, parts)[:, None, None] * lanes + tl.arange(0, lanes)[None, None, :]
-    place -= tl.arange(0, groups)[None, :, None] * SLOTS
-    keys = tl.full((parts, groups, lanes), TAKEN, tl.int32)
-    columns = tl.zeros((parts, groups, lanes), tl.int32)
-    scores = tl.zeros((parts, groups, lanes), tl.int32)
-    for taken in range(TOP):
-        best = _group_max(key)
-        first = tl.where(key == best, column, 0x7FFFFFFF)
-        first = tl.min(tl.min(first, axis=0, keep_dims=True), axis=2, keep_dims=True)
-        picked = column == first
-        best_score = _group_max(tl.where(picked, score, 0))
-        key = tl.where(picked, TAKEN, key)
-        here = place == taken
-        keys = tl.where(here, best, keys)
-        columns = tl.where(here, first, columns)
-        scores = tl.where(here, best_score, scores)
-    return keys, columns, scores
-
-
-@triton.jit
-def _group_max(values):
-    """Return the largest of each group of [n, GROUPS, LANES], as [1, GROUPS, 1]."""
-    return tl.max(tl.max(values, axis=0, keep_dims=True), axis=2, keep_dims=True)
+def take_best(keys, scores, columns):
+    """Return each group's best key, its column and score, each [GROUPS, 1], and the keys without it."""
+    largest = keys[0]
+    for block in tl.static_range(1, len(keys)):
+        largest = tl.maximum(largest, keys[block])
+    best = tl.max(largest, axis=1, keep_dims=True)
+    # Where a lane has the best key in several blocks, the first one has the lowest column.
+    lowest = tl.full(largest.shape, 0x7FFFFFFF, tl.int32)
+    score = tl.zeros(largest.shape, tl.int32)
+    for block in tl.static_range(len(keys) - 1, -1, -1):
+        lowest = tl.where(keys[block] == best, columns[block], lowest)
+        score = tl.where(keys[block] == best, scores[block], score)
+    column = tl.min(lowest, axis=1, keep_dims=True)
+    score = tl.max(tl.where(lowest == column, score, 0), axis=1, keep_dims=True)
+    left = ()
+    for block in tl.static_range(len(keys)):
+        left = left + (tl.where(columns[block] == column, TAKEN, keys[block]),)  # noqa: RUF005
+    return best, column, score, left

@@ -81,14 +81,21 @@ def normalise_groups(row, weight, eps):
 
 
 @triton.jit
-def turn_last_group(groups, turns):
-    """Return float32 groups [8, 64] with the last one rotated forward by the table row at `turns`, not rounded (N7.2).
+def load_turns(turns, wanted):
+    """Return the cosines and the sines of the table row at `turns`, 32 each; nothing is read unless `wanted`."""
+    pair = tl.arange(0, GROUP // 2)
+    mask = wanted.to(tl.int32) > 0 * pair  # as numbers: Triton's interpreter makes no mask of two scalars and a block
+    return tl.load(turns + 2 * pair, mask=mask, other=0.0), tl.load(turns + 2 * pair + 1, mask=mask, other=0.0)
+
+
+@triton.jit
+def turn_last_group(groups, cosines, sines):
+    """Return float32 groups [8, 64] with the last one rotated forward by a row from `load_turns`, not rounded (N7.2).
 
     All groups are turned and one is kept: that costs less than taking it out of the tile.
     """
-    pair = tl.arange(0, GROUP // 2)
-    cosine = tl.broadcast_to(tl.load(turns + 2 * pair)[None, :], (GROUPS, GROUP // 2))
-    sine = tl.broadcast_to(tl.load(turns + 2 * pair + 1)[None, :], (GROUPS, GROUP // 2))
+    cosine = tl.broadcast_to(cosines[None, :], (GROUPS, GROUP // 2))
+    sine = tl.broadcast_to(sines[None, :], (GROUPS, GROUP // 2))
     even, odd = split_pairs(groups, GROUPS, GROUP)
     new_even, new_odd = turn(even, odd, cosine, sine)
     last = tl.arange(0, GROUPS)[:, None] == GROUPS - 1
@@ -114,11 +121,12 @@ def store_entry(cache, slot, groups, page_shift, page_units):
 
 
 @triton.jit
-def store_compressed_entry(cache, slot, latent, turns, page_shift, page_units):
+def store_compressed_entry(cache, slot, latent, cosines, sines, page_shift, page_units):
     """Write the compressed entry of a bfloat16 latent, as groups [8, 64], to one int64 slot (N8.1).
 
+    Cosines and sines are those of `load_turns`: a caller loads them before it computes what they are to turn.
     Rotated lanes are rounded to bfloat16, all lanes to the fp4 grid of their 16, and then as `store_entry` does.
     """
-    groups = turn_last_group(latent.to(tl.float32), turns).to(tl.bfloat16).to(tl.float32)
+    groups = turn_last_group(latent.to(tl.float32), cosines, sines).to(tl.bfloat16).to(tl.float32)
     grid = fp4_grid_e4m3_scale(tl.reshape(groups, (LANES // 16, 16)), LANES // 16, 16)
     store_entry(cache, slot, tl.reshape(grid, (GROUPS, GROUP)), page_shift, page_units)

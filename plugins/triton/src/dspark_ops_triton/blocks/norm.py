@@ -29,4 +29,32 @@ def round_bf16(value):
 @triton.jit
 def inverse_rms(value, COUNT: tl.constexpr, eps):
     """Return 1 / sqrt(mean of squares + eps) over COUNT values; lanes beyond them must hold 0."""
-    return 1.0 / tl.sqrt_rn(tl.sum(value * value, axis=0) / COUNT + eps)
+    return inverse_root(tl.sum(value * value, axis=0), COUNT, eps)
+
+
+@triton.jit
+def inverse_rms_of_two(value, more, COUNT: tl.constexpr, eps):
+    """Return `inverse_rms` of values that lie in two blocks, the second one not longer than the first."""
+    short: tl.constexpr = more.shape[0]
+    # Added up to as many sums as the second block has values, so that programs reduce, and meet, only once.
+    squares = tl.sum(tl.reshape(value * value, (short, value.shape[0] // short)), axis=1)
+    return inverse_root(tl.sum(squares + more * more, axis=0), COUNT, eps)
+
+
+@triton.jit
+def inverse_root(total, COUNT: tl.constexpr, eps):
+    """Return 1 / sqrt(total / COUNT + eps)."""
+    return 1.0 / tl.sqrt_rn(total / COUNT + eps)
+
+
+def two_blocks(count: int, least: int = 1) -> tuple[int, int]:
+    """Return the lengths, powers of two, of one or two blocks that hold `count` lanes; the second one may be 0.
+
+    5120 lanes are 4096 and 1024: a single block would have 8192, of which three in eight do nothing. A block of another
+    length than 0 has at least `least` lanes.
+    """
+    first = max(least, 1 << (count.bit_length() - 1))
+    if count <= first:
+        return first, 0
+    second = max(least, 1 << (count - first - 1).bit_length())
+    return (first, second) if second < first else (2 * first, 0)

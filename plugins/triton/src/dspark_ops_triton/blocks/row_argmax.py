@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ import triton.language as tl
 
 from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.ordering import last_to_arrive, packed_column
 from dspark_ops_triton.blocks.row_best import best_of_tiles
 
@@ -21,11 +22,15 @@ COLUMN_LIMIT = 2**30
 
 
 @triton.jit(do_not_specialize=["row_stride"])
-def row_argmax_kernel(x, out, state, row_stride, COLUMNS: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr):
+def row_argmax_kernel(
+    x, out, state, row_stride,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Reduce tiles ``split, split + splits, ...`` of one row; the row's last program to finish writes the column.
 
     `row_stride` counts groups of STRIDE_UNIT elements: groups of 16 bytes let the compiler load 16 bytes at a time.
     """
+    begin(PDL)
     row = tl.program_id(0)
     split = tl.program_id(1)
     splits = tl.num_programs(1)
@@ -48,11 +53,18 @@ class Tiles:
         warps: warps (waves on AMD) of a program.
         programs_per_unit: programs that a multiprocessor or compute unit should hold at once; rows are split until
             the device is filled.
+        pdl: the kernel is set up while the one before it runs, unless a program has several tiles: then programs that
+            wait for their turn only crowd those that work.
     """
 
     block: int
     warps: int
     programs_per_unit: int
+    pdl: bool = False
+
+    def at(self, splits: int, columns: int) -> Tiles:
+        """Return these tiles without `pdl` where rows of `splits` programs leave more than a tile to each."""
+        return self if splits * self.block >= columns else replace(self, pdl=False)
 
     def splits(self, rows: int, columns: int, units: int) -> int:
         """Return over how many programs a row is spread; 1 needs no meeting of programs."""
@@ -100,21 +112,21 @@ class RowArgmax:
         splits = self._tiles.splits(rows, columns, self._units)
         state = out if splits == 1 else self._arrivals.take(rows, x)
         unit = stride_unit(x)
+        tiles = self._tiles.at(splits, columns)
         row_argmax_kernel[(rows, splits)](
-            x, out, state, row_stride // unit,
-            **launch_constants(self._tiles, columns, unit), **launch_options(self._tiles),
+            x, out, state, row_stride // unit, **launch_constants(tiles, columns, unit), **launch_options(tiles),
         )  # fmt: skip
         return out
 
 
 def launch_constants(tiles: Tiles, columns: int, stride_unit: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"COLUMNS": columns, "BLOCK": tiles.block, "STRIDE_UNIT": stride_unit}
+    return {"COLUMNS": columns, "BLOCK": tiles.block, "STRIDE_UNIT": stride_unit, "PDL": tiles.pdl}
 
 
 def launch_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of a launch. Contraction is pinned off: its default differs between versions."""
-    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
 def prepare_row_argmax(tiles: Tiles, device: Any, site: Any, rows: Sequence[int]) -> RowArgmax:
@@ -137,9 +149,11 @@ def prepare_row_argmax(tiles: Tiles, device: Any, site: Any, rows: Sequence[int]
         # Every build that a call may need: rows 16-byte aligned, only the first one, none. Rows change the grid alone.
         width = triton.cdiv(columns, 16) * 16 + 16
         buffer = torch.zeros(2 * width + 2, dtype=dtype, device=target)
-        bound(buffer[: 2 * width].view(2, width)[:, :columns])
-        bound(buffer.view(2, width + 1)[:, :columns])
-        bound(buffer.view(2, width + 1)[:, 1 : columns + 1])
+        for choice in {tiles, replace(tiles, pdl=False)}:
+            once = RowArgmax(choice, units, bound._arrivals)
+            once(buffer[: 2 * width].view(2, width)[:, :columns])
+            once(buffer.view(2, width + 1)[:, :columns])
+            once(buffer.view(2, width + 1)[:, 1 : columns + 1])
     return bound
 
 

@@ -1,0 +1,104 @@
+"""Tile sizes as data, and how launches are bound."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+import pytest
+
+from dspark_ops import contracts
+from dspark_ops.api import Arch
+from dspark_ops.selection.device import Device
+from dspark_ops.selection.problem import Problem
+from dspark_ops_triton import mhc, mhc_mix, mhc_post, moe_gate
+from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
+from dspark_ops_triton.blocks.norm import two_blocks
+from dspark_ops_triton.blocks.row_argmax import Tiles
+from dspark_ops_triton.blocks.tile_table import entry, read_table, tiles_for
+
+#: Operators with an entry of their own, and what their tiles are by default.
+DEFAULTS = {
+    "argmax_rows": Tiles(2048, 8, 4),
+    "compress_c1": RowTiles(4),
+    "compress_c2": RowTiles(4),
+    "k_norm_rope_store": RowTiles(4),
+    "mhc_combine": mhc.PLAIN_TILES,
+    "mhc_combine_norm": mhc.TILES,
+    "mhc_combine_norm_mxfp8": mhc.TILES,
+    "mhc_mix_sinkhorn": mhc_mix.TILES,
+    "mhc_post": mhc_post.TILES,
+    "moe_gate_topk": moe_gate.TILES,
+}
+
+
+def _site(operator: str) -> Problem:
+    contract = contracts.get(operator)
+    return Problem.at(contract, contract.sites(contracts.model_shapes("deepseek-v4.1-flash/tp4"))[0])
+
+
+def test_every_entry_of_the_table_names_an_architecture_and_fields_that_its_kernel_has() -> None:
+    table = read_table()
+    for arch, operators in table.items():
+        assert Arch.parse(arch).name == arch
+        for operator, entries in operators.items():
+            names = {field.name for field in fields(DEFAULTS[operator])} - {"pdl"}
+            for item in entries:
+                assert set(item["tiles"]) <= names
+                assert set(item["axes"]) <= set(_site(operator).axes)
+
+
+def test_an_entry_is_taken_for_its_architecture_and_sizes_alone() -> None:
+    table = {"sm_90": {"op": [{"axes": {"H": 5120}, "tiles": {"warps": 8}}, {"axes": {}, "tiles": {"warps": 2}}]}}
+    assert entry(table, "sm_90", "op", {"H": 5120, "N": 4}) == {"warps": 8}
+    assert entry(table, "sm_90", "op", {"H": 4096}) == {"warps": 2}
+    assert entry(table, "sm_100", "op", {"H": 5120}) == {}
+    assert entry(table, "sm_90", "other", {"H": 5120}) == {}
+
+
+@pytest.mark.parametrize(("product", "pdl"), [("H200", True), ("B200", True), ("MI355X", False), ("cpu", False)])
+def test_kernels_are_launched_early_where_the_device_can(product: str, pdl: bool) -> None:
+    tiles = tiles_for("mhc_post", Device.simulate(product), _site("mhc_post"), mhc_post.TILES)
+    assert tiles.pdl is pdl
+    if product != "H200":
+        assert (tiles.block, tiles.threads) == (mhc_post.TILES.block, mhc_post.TILES.threads)
+
+
+def test_the_norm_with_mxfp8_is_cut_as_the_norm_alone_so_that_their_bits_are_the_same() -> None:
+    for product in ("H100", "H200", "B200", "MI355X"):
+        device = Device.simulate(product)
+        cut = [
+            tiles_for(name, device, _site(name), mhc.TILES) for name in ("mhc_combine_norm", "mhc_combine_norm_mxfp8")
+        ]
+        assert cut[0] == cut[1]
+
+
+@pytest.mark.parametrize(
+    ("count", "blocks"),
+    [(5120, (4096, 1024)), (4096, (4096, 0)), (8192, (8192, 0)), (7168, (8192, 0)), (6144, (4096, 2048)), (33, (32, 1)),
+     (1, (1, 0)), (63, (64, 0))],
+)  # fmt: skip
+def test_lanes_lie_in_as_few_as_two_blocks_hold(count: int, blocks: tuple[int, int]) -> None:
+    assert two_blocks(count) == blocks
+
+
+def test_a_block_has_the_least_lanes_that_were_asked_for() -> None:
+    assert two_blocks(32, 128) == (128, 0)
+    assert two_blocks(4096 + 32, 128) == (4096, 128)
+
+
+def test_a_bound_launch_has_the_signature_of_the_public_function() -> None:
+    bound = bind_launch(mhc_post._post, mhc_post.TILES, mhc_post.mhc_post)
+    assert inspect.signature(bound) == inspect.signature(mhc_post.mhc_post)
+
+
+def test_few_tokens_of_the_update_get_the_smaller_programs() -> None:
+    tiles = mhc_post.Tiles(block=128, threads=32, doubled_from=24)
+    assert (tiles.at(23).block, tiles.at(24).block, tiles.at(24).threads) == (128, 256, 64)
+    assert mhc_post.TILES.at(4096) == mhc_post.TILES
+
+
+def test_rows_of_several_tiles_to_a_program_are_not_launched_early() -> None:
+    tiles = Tiles(block=2048, warps=8, programs_per_unit=4, pdl=True)
+    assert tiles.at(64, 129280).pdl
+    assert not tiles.at(8, 129280).pdl
