@@ -44,7 +44,9 @@ def test_reading_every_contract_needs_no_torch() -> None:
     assert int(result.stdout) >= 1
 
 
-@pytest.mark.parametrize("plugin", ["dspark_ops_triton", "dspark_ops_nvidia_sm10x", "dspark_ops_amd_gfx950"])
+@pytest.mark.parametrize(
+    "plugin", ["dspark_ops_triton", "dspark_ops_nvidia_sm10x", "dspark_ops_nvidia_sm90", "dspark_ops_amd_gfx950"]
+)
 def test_a_plugin_manifest_loads_no_heavy_module(plugin: str) -> None:
     pytest.importorskip(plugin, reason="this environment installs core alone")
     loaded = _import(f"{plugin}.plugin")

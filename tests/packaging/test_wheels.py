@@ -1,4 +1,4 @@
-"""The four distributions as a user gets them: built as wheels, installed alone and together, and taken away again."""
+"""The five distributions as a user gets them: built as wheels, installed alone and together, and taken away again."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ DISTRIBUTIONS = {
     "core": ("dspark_ops", ROOT / "core"),
     "triton": ("dspark_ops_triton", ROOT / "plugins/triton"),
     "nvidia_sm10x": ("dspark_ops_nvidia_sm10x", ROOT / "plugins/nvidia_sm10x"),
+    "nvidia_sm90": ("dspark_ops_nvidia_sm90", ROOT / "plugins/nvidia_sm90"),
     "amd_gfx950": ("dspark_ops_amd_gfx950", ROOT / "plugins/amd_gfx950"),
 }
 

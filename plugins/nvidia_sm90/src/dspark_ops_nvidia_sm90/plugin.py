@@ -1,0 +1,64 @@
+"""The manifest of the kernels for NVIDIA SM90. Importing this needs neither torch, Triton nor FlashMLA."""
+
+from __future__ import annotations
+
+from dspark_ops.api import (
+    Kernel,
+    Manifest,
+    Package,
+    RankClass,
+    Traits,
+    axis,
+    contiguous,
+    dtype,
+    exact,
+    hookimpl,
+    layout,
+    option,
+    unit_last_stride,
+)
+
+TRITON = Package("triton", "triton", ">=3.6", install="pip install 'dspark-ops-nvidia-sm90[triton]'")
+#: Another distribution, flash-mla, has a module of this name, without the kernels for Hopper in its later versions.
+FLASH_MLA = Package(
+    "flash_mla",
+    "sgl-flash-mla",
+    ">=1.0,<2",
+    attributes=("flash_mla_with_kvcache", "has_legacy"),
+    install="pip install 'dspark-ops-nvidia-sm90[flashmla]'",
+)
+
+KERNELS = (
+    Kernel(
+        "sparse_mla_decode",
+        variant="flashmla",
+        target="dspark_ops_nvidia_sm90.flashmla:sparse_mla_decode",
+        prepare="dspark_ops_nvidia_sm90.flashmla:prepare_sparse_mla_decode",
+        arch=exact("sm_90"),
+        region=[
+            dtype("q", "bfloat16"),
+            contiguous("q", "cache", "extra_cache", "lengths", "extra_lengths", "sink"),
+            unit_last_stride("indices", "extra_indices"),
+            layout("cache", "kv_v4"),
+            layout("extra_cache", "kv_v4"),
+            option("layout").is_("kv_v4"),
+            axis("A").between(1, 64),
+            axis("D").one_of(512),
+            axis("W").between(1, 8192),
+            # The portable kernel is the faster one for few rows. On an H200, 16 heads over 128 + 512 entries, us here and
+            # there: 16 and 12 for 1 row, 20 and 18 for 6, 48 and 65 for 64. Nothing between was measured.
+            axis("T").between(16, 4096),
+        ],
+        rank=RankClass.FUSED,
+        # Rows are cut where the work of all of them is cut.
+        traits=Traits(graph_safe=True, batch_invariant=False, pdl=True),
+        packages=(TRITON, FLASH_MLA),
+        note="4 launches, 3 for 64 heads: inputs and schedule, FlashMLA's two, outputs; heads are padded to 64",
+    ),
+)
+
+
+@hookimpl
+def dspark_ops_manifest() -> Manifest:
+    """Return the kernels for NVIDIA SM90."""
+    return Manifest("nvidia_sm90", api=">=1,<2", kernels=KERNELS)

@@ -1,0 +1,38 @@
+"""The kernels around FlashMLA, built for sm_90."""
+
+from __future__ import annotations
+
+import pytest
+
+from dspark_ops.conformance.compiled import compile_kernel
+from dspark_ops_nvidia_sm90.inputs import inputs_kernel, outputs_kernel
+from dspark_ops_triton.blocks.launching import RowTiles, row_options
+from dspark_ops_triton.blocks.mla_walk import schedule_options, walk_constants
+
+
+@pytest.mark.parametrize("rows", [6, 64, 4096])
+def test_the_inputs_are_padded_without_spills_beside_the_schedule(rows: int) -> None:
+    integers = (
+        "requests", "parts", "extra_topk", "heads", "index_row", "extra_index_row", "width", "extra_width", "slots",
+        "extra_slots",
+    )  # fmt: skip
+    indices = ("indices", "lengths", "extra_indices", "extra_lengths", "padded_indices", "padded_extra", "meta")
+    signature = {
+        "q": "*bf16", "padded_q": "*bf16", "sink": "*fp32", "padded_sink": "*fp32", "num_splits": "*i32",
+        **dict.fromkeys(indices, "*i32"), **dict.fromkeys(integers, "i32"),
+    }  # fmt: skip
+    constants = walk_constants(rows, 132, "sparse", 2, 64)
+    constants |= {"COLUMNS": 128, "EXTRA_COLUMNS": 512, "PAD": True, "PDL": True}
+    aligned = ("q", "padded_q", "padded_indices", "padded_extra", "meta")
+    kernel = compile_kernel(inputs_kernel, "sm_90", signature, constants, schedule_options(rows, True), aligned)
+    assert kernel.spilled == 0
+    assert kernel.count(r"\bLDG\.E\.128") >= 1
+    assert kernel.count(r"\bACQBULK") == 1, "it waits for the kernels before it"
+
+
+def test_the_outputs_are_copied_16_bytes_at_a_time() -> None:
+    signature = {"padded": "*bf16", "padded_lse": "*fp32", "out": "*bf16", "lse": "*fp32", "heads": "i32"}
+    options = row_options(RowTiles(4, pdl=True))
+    kernel = compile_kernel(outputs_kernel, "sm_90", signature, {"PDL": True}, options, ("padded", "out"))
+    assert kernel.spilled == 0
+    assert kernel.count(r"\bSTG\.E\.128") >= 1
