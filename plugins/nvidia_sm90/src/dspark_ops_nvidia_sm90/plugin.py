@@ -45,8 +45,8 @@ KERNELS = (
             axis("A").between(1, 64),
             axis("D").one_of(512),
             axis("W").between(1, 8192),
-            # The portable kernel is the faster one for few rows. On an H200, 16 heads over 128 + 512 entries, us here and
-            # there: 16 and 12 for 1 row, 20 and 18 for 6, 48 and 65 for 64. Nothing between was measured.
+            # The portable kernel is the faster one for few rows. On an H200, with 16 heads over 128 + 512 entries, us
+            # here and there: 16 and 12 for 1 row, 20 and 18 for 6, 48 and 65 for 64. Nothing between was measured.
             axis("T").between(16, 4096),
         ],
         rank=RankClass.FUSED,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.keep_last import SEARCHED, keep_last_kernel
 from dspark_ops_triton.blocks.kv_v4 import (
     GROUP,
     GROUPS,
@@ -33,8 +34,6 @@ from dspark_ops_triton.blocks.tile_table import tiles_for
 FORMS = ("decode", "verify", "extend")
 #: A warp per two groups of 64 lanes: their codes, made from bits, are most of the work.
 TILES = RowTiles(warps=4)
-#: Rows that one step of the search for a request's last row looks at.
-SEARCHED = 256
 VERIFY, EXTEND = tl.constexpr("verify"), tl.constexpr("extend")
 
 
@@ -105,33 +104,6 @@ def compress_c2_kernel(
         store_groups(latents + row * LANES, tl.zeros((GROUPS, GROUP), tl.bfloat16))
         if live & (FORM != EXTEND):
             copy_row(own, state + (ring + place % ring_size) * (2 * LANES))
-
-
-@triton.jit(
-    do_not_specialize=["rows", "ring_size"],
-    do_not_specialize_on_alignment=["positions", "requests", "out_loc"],
-)
-def keep_last_kernel(
-    kv_score, state, positions, requests, out_loc, rows, ring_size, SEARCHED: tl.constexpr, PDL: tl.constexpr
-):
-    """Put one row into the ring if it is among the last `ring_size` live ones of its request."""
-    begin(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    if tl.load(out_loc + row) != 0:
-        place = tl.load(positions + row).to(tl.int64)
-        request = tl.load(requests + row)
-        last = place
-        for first in range(0, rows, SEARCHED):
-            other = first + tl.arange(0, SEARCHED)
-            mask = other < rows
-            same = (tl.load(requests + other, mask=mask, other=-1) == request) & (
-                tl.load(out_loc + other, mask=mask, other=0) != 0
-            )
-            theirs = tl.load(positions + other, mask=mask, other=0).to(tl.int64)
-            last = tl.maximum(last, tl.max(tl.where(same, theirs, -1), axis=0))
-        if place > last - ring_size:
-            ring = request * ring_size + place % ring_size
-            copy_row(kv_score + row * (2 * LANES), state + ring * (2 * LANES))
 
 
 def compress_c1(

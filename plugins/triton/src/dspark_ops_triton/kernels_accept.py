@@ -36,7 +36,7 @@ _TAIL = Kernel(
     arch=any_gpu(),
     region=_TAIL_REGION,
     rank=RankClass.FUSED,
-    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
+    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest", pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch from logits to tokens; reads the logits once; 64-bit offsets",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dspark_ops.api import (
     Kernel,
     RankClass,
@@ -73,7 +75,7 @@ _ROPE_TAIL_COPY = Kernel(
 
 _K_NORM_ROPE_STORE = Kernel(
     "k_norm_rope_store",
-    variant="warp_per_row",
+    variant="row_program",
     target="dspark_ops_triton.kv_store:k_norm_rope_store",
     prepare="dspark_ops_triton.kv_store:prepare_k_norm_rope_store",
     arch=any_gpu(),
@@ -92,10 +94,10 @@ _K_NORM_ROPE_STORE = Kernel(
         axis("B").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=_ROW_BY_ROW,
+    traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one warp per row; about 1870 bytes per row; 64-bit offsets",
+    note="1 launch, one program per row; about 1870 bytes per row; 64-bit offsets",
 )
 
 _SPARSE_MLA_DECODE = Kernel(

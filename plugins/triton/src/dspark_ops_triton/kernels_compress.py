@@ -18,7 +18,7 @@ from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
 _COMPRESS_C1 = Kernel(
     "compress_c1",
-    variant="warp_per_row",
+    variant="row_program",
     target="dspark_ops_triton.compress:compress_c1",
     prepare="dspark_ops_triton.compress:prepare_compress_c1",
     arch=any_gpu(),
@@ -37,15 +37,15 @@ _COMPRESS_C1 = Kernel(
         axis("N").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one warp per row; about 2900 bytes per row; layout kv_v4 alone; 64-bit offsets",
+    note="1 launch, one program per row; about 2900 bytes per row; layout kv_v4 alone; 64-bit offsets",
 )
 
 _COMPRESS_C2 = Kernel(
     "compress_c2",
-    variant="warp_per_row",
+    variant="row_program",
     target="dspark_ops_triton.compress:compress_c2",
     prepare="dspark_ops_triton.compress:prepare_compress_c2",
     arch=any_gpu(),
@@ -66,7 +66,7 @@ _COMPRESS_C2 = Kernel(
         axis("N").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, in the form extend 2; about 10 kB per row; layout kv_v4 alone; 64-bit offsets",

@@ -84,7 +84,7 @@ _MLA_SCHED_META = Kernel(
         axis("B").between(1, 4096),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True),
+    traits=Traits(graph_safe=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch of one program: sequential over requests only; fewer than 2**30 blocks in all",

@@ -31,7 +31,7 @@ _COMBINE = Kernel(
         axis("T").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 2*N*H + 2*H bytes per token; the contract's chain bit for bit; 64-bit offsets",
@@ -54,7 +54,7 @@ _POST = Kernel(
         axis("T").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 2*H + 4*N*H bytes per token; 64-bit offsets",
@@ -77,11 +77,11 @@ _MIX = Kernel(
         axis("T").at_most(2**24),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; projection once per 16 tokens, in three bfloat16 parts; 128 bytes of partial sums per token "
-    "and 512 columns, allocated by the call; programs meet through words of the bound operator",
+    "and 256 columns, allocated by the call; programs meet through words of the bound operator",
 )
 
 _COMBINE_NORM_MXFP8 = Kernel(
@@ -102,7 +102,7 @@ _COMBINE_NORM_MXFP8 = Kernel(
         axis("T").at_most(2**30),
     ],
     rank=RankClass.FUSED,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, one program per token or 32 rows of padding; y as mhc_combine_norm of this plugin; 64-bit offsets",

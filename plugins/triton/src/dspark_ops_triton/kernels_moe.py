@@ -35,7 +35,7 @@ _GATE = Kernel(
         axis("M").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True, nan="highest", ties="lowest"),
+    traits=Traits(graph_safe=True, batch_invariant=True, nan="highest", ties="lowest", pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, one program per token; reads the logits once, 8 bytes per choice out; scores rounded as in float64",
