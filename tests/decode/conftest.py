@@ -12,17 +12,28 @@ from dspark_ops.decode.tokenizer import TextTokenizer
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<noise>")
 
 
-@pytest.fixture(scope="session")
-def byte_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
-    """Bytes behind five special tokens, some of them merged into tokens of two and three: 300 entries at most."""
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    merges = [("a", "b"), ("ab", "c"), ("x", "y")]
-    names = [*SPECIALS, *alphabet, *("".join(pair) for pair in merges)]
+def tokenizer_of(folder: Path, letters: list[str], merges: list[tuple[str, str]]) -> TextTokenizer:
+    """Write a byte-level tokenizer whose tokens are the special ones, single letters and merged ones."""
+    names = [*SPECIALS, *letters, *("".join(pair) for pair in merges)]
     vocab = {token: number for number, token in enumerate(names)}
     made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=merges))
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     made.add_special_tokens(list(SPECIALS))
-    path: Path = tmp_path_factory.mktemp("bytes") / "tokenizer.json"
-    made.save(str(path))
-    return TextTokenizer(path, 300, 1)
+    made.save(str(folder / "tokenizer.json"))
+    return TextTokenizer(folder / "tokenizer.json", 300, 1)
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    """All bytes, and the tokens ab, abc and xy."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    return tokenizer_of(tmp_path_factory.mktemp("bytes"), alphabet, [("a", "b"), ("ab", "c"), ("x", "y")])
+
+
+@pytest.fixture(scope="session")
+def letter_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    """300 entries without a byte that is no character: 94 letters and 201 pairs of them."""
+    letters = [chr(code) for code in range(33, 127)]
+    pairs = [(first, second) for first in letters for second in letters][7:208]
+    return tokenizer_of(tmp_path_factory.mktemp("letters"), letters, pairs)
