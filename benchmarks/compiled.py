@@ -33,7 +33,7 @@ from dspark_ops.selection.settings import Settings
 RESULTS = Path(__file__).resolve().parent / "results" / "compiled.json"
 MODEL = "deepseek-v4.1-flash/tp4"
 #: Rows of one verify step, of small batches and of a large one.
-ROWS = (1, 6, 8, 64)
+ROWS = (1, 6, 8, 32, 64)
 
 
 def entry_of(kernel: Any, device: Device, sites: Any, contract: Any) -> dict[str, Any]:

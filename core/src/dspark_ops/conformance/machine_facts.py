@@ -52,14 +52,15 @@ def dependent_loads(triton_ir: str) -> int:
     """Return how many loads of a program wait for one another at least: the longest chain of loads and atomics.
 
     A load waits for another if its address or its mask is computed from what that one brought, or if it stands behind a
-    branch or in a loop whose bounds were. What a loop carries from turn to turn is not followed.
+    branch or in a loop whose bounds were; an atomic that releases waits for what was stored before it. What a loop
+    carries from turn to turn is not followed.
 
     Args:
         triton_ir: Triton's first representation of a kernel, functions inlined.
     """
     depth: dict[str, int] = {}
     regions: list[int] = []
-    deepest = 0
+    deepest = stored = 0
     for line in triton_ir.splitlines():
         text = line.split(" loc(")[0].strip()
         closes = len(text) - len(text.lstrip("}"))
@@ -69,6 +70,10 @@ def dependent_loads(triton_ir: str) -> int:
         below = regions[-1] if regions else 0
         used = max((depth.get(_plain(name), 0) for name in _VALUE.findall(rest)), default=0)
         waits = re.search(r"\btt\.(load|atomic_\w+|descriptor_load)\b", rest) is not None
+        if "tt.store" in rest:
+            stored = max(stored, used)
+        if "acq_rel" in rest or "release" in rest:
+            used = max(used, stored)
         value = max(used, below if waits else 0) + (1 if waits else 0)
         deepest = max(deepest, value)
         if made:

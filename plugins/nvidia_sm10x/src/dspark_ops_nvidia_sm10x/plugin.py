@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from dspark_ops.api import (
-    Evidence,
     Kernel,
     Manifest,
-    Package,
     RankClass,
     Traits,
     axis,
     contiguous,
     dtype,
     elements,
-    family,
     hookimpl,
     layout,
     unit_last_stride,
 )
+from dspark_ops_nvidia_sm10x import kernels_attention
+from dspark_ops_nvidia_sm10x.kernels_base import ARCH, INTERPRETED, TRITON
 
-TRITON = Package("triton", "triton", ">=3.6", install="pip install 'dspark-ops-nvidia-sm10x[triton]'")
-
-KERNELS = (
+_PRODUCTS = (
     Kernel(
         "argmax_rows",
         variant="one_launch",
         target="dspark_ops_nvidia_sm10x.argmax:argmax_rows",
         prepare="dspark_ops_nvidia_sm10x.argmax:prepare_argmax_rows",
-        arch=family("sm_10x"),
+        arch=ARCH,
         region=[
             dtype("x", "float32", "bfloat16", "float16"),
             unit_last_stride("x"),
@@ -36,7 +33,7 @@ KERNELS = (
         ],
         rank=RankClass.FUSED,
         traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
-        evidence=(("sm_100", Evidence.INTERPRETED), ("sm_103", Evidence.INTERPRETED)),
+        evidence=INTERPRETED,
         packages=(TRITON,),
         note="1 launch; reads the logits once, 8 bytes per row out; 64-bit offsets; tile sizes reasoned, not measured",
     ),
@@ -45,7 +42,7 @@ KERNELS = (
         variant="split_codes",
         target="dspark_ops_nvidia_sm10x.projection:main_projection",
         prepare="dspark_ops_nvidia_sm10x.projection:prepare_main_projection",
-        arch=family("sm_10x"),
+        arch=ARCH,
         region=[
             dtype("x", "bfloat16"),
             dtype("weight", "float8_e4m3fn"),
@@ -59,7 +56,7 @@ KERNELS = (
         ],
         rank=RankClass.FUSED,
         traits=Traits(graph_safe=True),
-        evidence=(("sm_100", Evidence.INTERPRETED), ("sm_103", Evidence.INTERPRETED)),
+        evidence=INTERPRETED,
         packages=(TRITON,),
         note="3 launches: rows on the grid, parts of K, their sum in one order; the weight once per 64 rows, its codes "
         "and rows as stored; 4.5*K and 64*N bytes per row through scratch memory; a row's bits are not claimed to be "
@@ -70,7 +67,7 @@ KERNELS = (
         variant="page_codes",
         target="dspark_ops_nvidia_sm10x.paged_logits:paged_mqa_logits_fp4",
         prepare="dspark_ops_nvidia_sm10x.paged_logits:prepare_paged_mqa_logits_fp4",
-        arch=family("sm_10x"),
+        arch=ARCH,
         region=[
             contiguous("q", "q_scale", "kv", "kv_scale", "block_tables", "weights", "context_lens"),
             dtype("weights", "bfloat16"),
@@ -84,12 +81,15 @@ KERNELS = (
         ],
         rank=RankClass.FUSED,
         traits=Traits(graph_safe=True, batch_invariant=True),
-        evidence=(("sm_100", Evidence.INTERPRETED), ("sm_103", Evidence.INTERPRETED)),
+        evidence=INTERPRETED,
         packages=(TRITON,),
         note="1 launch, one program per query row and tile of keys; codes go to the matrix unit as stored; no work "
         "list; 64-bit offsets; tile sizes reasoned, not measured",
     ),
 )
+
+#: Kernels of a family stand in its own module, ``kernels_<family>``.
+KERNELS = (*_PRODUCTS, *kernels_attention.KERNELS)
 
 
 @hookimpl
