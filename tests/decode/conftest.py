@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch as safetensors_torch
 import tokenizers
 
 from dspark_ops.decode.tokenizer import TextTokenizer
+from dspark_ops.decode.v41.synthetic import random_weights, small_config
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<noise>")
 
@@ -37,3 +40,14 @@ def letter_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
     letters = [chr(code) for code in range(33, 127)]
     pairs = [(first, second) for first in letters for second in letters][7:208]
     return tokenizer_of(tmp_path_factory.mktemp("letters"), letters, pairs)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, letter_tokenizer: TextTokenizer) -> Path:
+    """A model directory: a small model with random weights that writes letters."""
+    folder = tmp_path_factory.mktemp("model")
+    config = small_config(vocab_size=300)
+    (folder / "config.json").write_text(json.dumps(config.raw))
+    (folder / "tokenizer.json").write_text(letter_tokenizer._tokenizer.to_str())
+    safetensors_torch.save_file(random_weights(config, seed=6), folder / "model.safetensors")
+    return folder

@@ -49,7 +49,7 @@ def _prompt_json(run: DecodeRun, number: int) -> dict[str, Any]:
     sampling = arguments.requests[number].sampling
     entry: dict[str, Any] = {
         "prompt": arguments.texts[number],
-        "text": arguments.model.tokenizer.decode(result.tokens),
+        "text": _text(run, number),
         "tokens": list(result.tokens),
         "finish": result.finish.value,
         "sampling": {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "seed")},
@@ -60,14 +60,19 @@ def _prompt_json(run: DecodeRun, number: int) -> dict[str, Any]:
     return entry
 
 
+def _text(run: DecodeRun, number: int) -> str:
+    """Return what a prompt was continued with, cut before its stop strings."""
+    result = run.main.results[number]
+    return run.arguments.model.text().decode(result.tokens) if result.text is None else result.text
+
+
 def print_report(run: DecodeRun) -> None:
     """Print the text of several prompts, then tables for people."""
     out = console()
     if len(run.arguments.texts) > 1:
-        for number, (text, result) in enumerate(zip(run.arguments.texts, run.main.results, strict=True), 1):
-            out.rule(f"prompt {number}", align="left")
-            continued = run.arguments.model.tokenizer.decode(result.tokens)
-            out.print(Text.assemble((text, "dim"), continued), soft_wrap=True)
+        for number, text in enumerate(run.arguments.texts):
+            out.rule(f"prompt {number + 1}", align="left")
+            out.print(Text.assemble((text, "dim"), _text(run, number)), soft_wrap=True)
         out.print()
     plan = run.arguments.model.plan(run.arguments.options.gamma)
     title = f"what served each operator on {plan.device.name} ({plan.device.arch.name})"

@@ -15,6 +15,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from dspark_ops.decode import DecodeOptions, Generation, Model, Request
+    from dspark_ops.decode.stop_text import GrowingText
 
 Shower = Callable[[int, tuple[int, ...]], None]
 
@@ -121,35 +122,45 @@ def _written(arguments: Arguments, streamed: bool) -> Iterator[Shower | None]:
     if not streamed:
         yield None
         return
-    stream = arguments.model.tokenizer.stream()
+    grown = _grown(arguments)
     sys.stdout.write(arguments.texts[0])
 
     def show(_: int, tokens: tuple[int, ...]) -> None:
-        sys.stdout.write(stream.push(tokens))
+        grown.push(tokens)
+        sys.stdout.write(grown.take())
         sys.stdout.flush()
 
     yield show
-    sys.stdout.write(f"{stream.finish()}\n\n")
+    sys.stdout.write(f"{grown.finish()}\n\n")
+
+
+def _grown(arguments: Arguments) -> GrowingText:
+    """Return the empty text of the first prompt's output; what a stop string may cut is not shown."""
+    from dspark_ops.decode.stop_text import GrowingText
+
+    return GrowingText(arguments.model.text(), arguments.requests[0].stop)
 
 
 @contextmanager
 def _live(arguments: Arguments, title: str, streamed: bool) -> Iterator[Shower]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("tokens"))
     progress = Progress(*columns, TimeElapsedColumn())
-    task = progress.add_task(title, total=sum(request.max_tokens for request in arguments.requests))
-    stream = arguments.model.tokenizer.stream()
-    grown = Text()
+    whole = sum(request.max_tokens for request in arguments.requests)
+    task = progress.add_task(title, total=whole)
+    grown, shown = _grown(arguments), Text()
     parts: list[Any] = [progress]
     if streamed:
-        grown.append(arguments.texts[0], style="dim")
-        parts.insert(0, grown)
+        shown.append(arguments.texts[0], style="dim")
+        parts.insert(0, shown)
     with Live(Group(*parts), refresh_per_second=12, vertical_overflow="visible"):
 
         def show(_: int, tokens: tuple[int, ...]) -> None:
             progress.advance(task, len(tokens))
             if streamed:
-                grown.append(stream.push(tokens))
+                grown.push(tokens)
+                shown.append(grown.take())
 
         yield show
+        progress.update(task, completed=whole)
         if streamed:
-            grown.append(stream.finish())
+            shown.append(grown.finish())

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dspark_ops.cli._decode_prompts import prompts_of
+from dspark_ops.cli._decode_prompts import Prompt, prompts_of, unescaped
 from dspark_ops.cli._decode_report import print_report, report_json
 from dspark_ops.cli._decode_run import Arguments, run_decode
 from dspark_ops.cli._options import ConfigOption, JsonOption, configured
@@ -24,7 +24,17 @@ def decode(
         str | None, typer.Option("--prompt", metavar="TEXT", help=r"Text to continue; \n, \t and \\ are escapes.")
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option("--prompts", metavar="FILE", help='Prompts: one per line, or JSONL with "prompt".')
+        Path | None,
+        typer.Option(
+            "--prompts",
+            metavar="FILE",
+            help='Prompts: one per line, or JSONL with "prompt"; a line may also set temperature, top_k, top_p, seed, '
+            "max_tokens and stop.",
+        ),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", metavar="TEXT", help=r"Text that ends a prompt's output; \n, \t, \\. Repeatable."),
     ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Decode with the target alone.")] = False,
     gamma: Annotated[
@@ -46,6 +56,12 @@ def decode(
     seed: Annotated[int, typer.Option("--seed", help="Of the draws; prompt number n has seed + n.")] = 0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Most tokens per prompt.")] = 96,
     max_batch: Annotated[int, typer.Option("--max-batch", help="Most prompts at once.")] = 4,
+    cache_pages: Annotated[
+        int,
+        typer.Option(
+            "--cache-pages", help="Pages of 128 positions that all prompts share; prompts wait for them. 0: no limit."
+        ),
+    ] = 0,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
     compare: Annotated[
         bool, typer.Option("--compare/--no-compare", help="Also decode plainly, for the figures beside it.")
@@ -69,23 +85,36 @@ def decode(
 
     Exit code 1 means that greedy tokens differ from plain decoding.
     """
-    from dspark_ops.decode import DecodeOptions, Request, SamplingParams, load_model
+    from dspark_ops.decode import DecodeOptions, load_model
     from dspark_ops.decode.calibration import read_calibration
 
     settings = configured(config).settings
-    texts = prompts_of(prompt, prompts)
+    asked = prompts_of(prompt, prompts)
+    stops = tuple(unescaped(text) for text in stop or ())
     if plot is not None:
         check_plot(plot)
     policy = _policy(schedule, threshold, step_rates)
     loaded = load_model(model, device=device, config=settings)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     requests = [
-        Request(loaded.tokenizer.encode(text), max_tokens, SamplingParams(temperature, top_k, top_p, seed + number))
-        for number, text in enumerate(texts)
+        _request(loaded, item, {**sampling, "seed": seed + number, "max_tokens": max_tokens}, stops)
+        for number, item in enumerate(asked)
     ]
     length = loaded.config.gamma if gamma is None else gamma
     table = None if calibration is None else read_calibration(calibration, length)
     way, runtimes = _execution(execution, solo_gamma)
-    options = DecodeOptions(gamma, policy, table, max_batch, ignore_eos, check, way, runtimes)
+    options = DecodeOptions(
+        gamma=gamma,
+        policy=policy,
+        calibration=table,
+        max_batch=max_batch,
+        cache_pages=cache_pages,
+        ignore_eos=ignore_eos,
+        check_invariants=check,
+        execution=way,
+        runtimes=runtimes,
+    )
+    texts = [item.text for item in asked]
     arguments = Arguments(loaded, texts, requests, options, speculative=not plain, plain=plain or compare)
     run = run_decode(arguments, quiet=as_json)
     if plot is not None:
@@ -98,6 +127,15 @@ def decode(
         print_report(run)
     if run.identical is False:
         raise typer.Exit(1)
+
+
+def _request(model: Any, prompt: Prompt, defaults: dict[str, Any], stops: tuple[str, ...]) -> Any:
+    """Return the request of a prompt: what it sets by itself, else what the command line says."""
+    from dspark_ops.decode import Request, SamplingParams
+
+    values = {**defaults, **prompt.own}
+    most = values.pop("max_tokens")
+    return Request(model.tokenizer.encode(prompt.text), most, SamplingParams(**values), prompt.stop or stops)
 
 
 def _policy(schedule: str, threshold: float, step_rates: Path | None) -> Any:

@@ -89,7 +89,8 @@ def ab(
         _refuse_beside_commands(a_cmd, b_cmd, others)
     else:
         spec = _spec(
-            model, prompts_of(prompt, prompts), device=device, gamma=gamma, max_tokens=max_tokens, batch=batch,
+            model, [item.text for item in prompts_of(prompt, prompts)],
+            device=device, gamma=gamma, max_tokens=max_tokens, batch=batch,
             temperature=temperature, seed=seed, warmups=warmups, runs=runs, execution=execution,
         )  # fmt: skip
     if knock_out and b is not None:
