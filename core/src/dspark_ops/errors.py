@@ -15,6 +15,7 @@ __all__ = [
     "MissingDependencyError",
     "ModelError",
     "PluginError",
+    "RankError",
     "SelectionError",
     "SelectionWarning",
     "UnknownOperatorError",
@@ -87,6 +88,10 @@ class SelectionWarning(UserWarning):
 
 class InvariantError(DsparkOpsError):
     """A self-check of the decode loop failed: a fault of this library or of a drafter, never of the input."""
+
+
+class RankError(DsparkOpsError, RuntimeError):
+    """Ranks do not agree on what they are to run, or one of them has ended or does not answer; all others raise it."""
 
 
 class CaptureError(DsparkOpsError, RuntimeError):

@@ -30,6 +30,7 @@ class PolicyTable(_Table):
     evidence: EvidenceName | None = None
     smoke: Literal["off", "on"] | None = None
     smoke_seconds: int | None = None
+    rank_mismatch: Literal["fail", "leader"] | None = None
 
 
 class PluginsTable(_Table):

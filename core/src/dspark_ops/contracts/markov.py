@@ -102,7 +102,7 @@ def markov_block(
         logits = (base[:, slot].float() + bias.float()).to(getattr(torch, step_dtype)).float()
         previous = argmax_rows(logits)
         if sampling:
-            law, previous = _draw(logits, previous, sampling[0], sampling[1][:, slot])
+            law, previous = draft_law(logits, previous, sampling[0], sampling[1][:, slot])
             laws.append(law)
         drafts[:, slot] = previous
     return drafts, torch.stack(laws, 1) if laws else None
@@ -120,7 +120,15 @@ def _gate(
     return output.tanh(), keep * state + (1 - keep) * candidate.tanh()
 
 
-def _draw(logits: Tensor, greedy: Tensor, temperature: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+def draft_law(logits: Tensor, greedy: Tensor, temperature: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the law of one slot of each row, [R, V] float32, and the draft from it, [R] int64; see `markov_block`.
+
+    Args:
+        logits: [R, V] float32, of the slot.
+        greedy: [R] int64, the draft of a row that is drafted greedily.
+        temperature: [R] float32.
+        uniforms: [R] float32 in [0, 1).
+    """
     cold = temperature < GREEDY_BELOW
     scaled = logits.double() / torch.where(cold, 1.0, temperature).double().unsqueeze(1)
     law = scaled.softmax(-1).float()

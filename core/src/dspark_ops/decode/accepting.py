@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dspark_ops._lazy import torch
 from dspark_ops.decode.drafting import Proposal
 from dspark_ops.decode.draws import accept_draws, next_draws, target_laws
+from dspark_ops.decode.ranks.ops import same, whole_rows
 from dspark_ops.decode.running import Running
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _sampled(
         raise ValueError("a sampled request needs the laws that its drafts were drawn from, and the drafter gave none")
     rows = torch.tensor(chosen, device=candidates.device)
     requests = [running[row] for row in chosen]
-    laws = target_laws(logits.view(*candidates.shape, -1)[rows], requests)
+    laws = target_laws(whole_rows(ops, logits.view(*candidates.shape, -1)[rows]), requests)
     own = candidates[rows]
     gamma = own.shape[1] - 1
     correct, bonus, trim = ops.accept_sampled(
@@ -90,5 +91,7 @@ def _sampled(
         next_draws(requests, own.device),
         lens[rows],
     )
+    found = same(ops, torch.stack((correct.long(), bonus, trim.long())))
+    correct, bonus, trim = found[0].int(), found[1], found[2].int()
     commit, _, tokens = ops.accept_finalize(correct, bonus, trim, own[:, 1:], prefix[rows])
     return Accepted(correct, commit, tokens)

@@ -11,6 +11,7 @@ from dspark_ops.decode.drafting import Drafter
 from dspark_ops.decode.engine import Engine
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.options import DecodeOptions
+from dspark_ops.decode.ranks.agree import check_same_requests
 from dspark_ops.decode.request import Generation, Request
 
 __all__ = ["generate"]
@@ -40,6 +41,7 @@ def generate(
     """
     options = options or DecodeOptions()
     check_requests(model, requests, options)
+    check_same_requests(model.ranks, requests, options)
     with torch.inference_mode():
         batch = Batch(model, requests, options, on_tokens)
         greedy = all(request.sampling.greedy for request in requests)

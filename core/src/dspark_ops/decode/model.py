@@ -11,6 +11,11 @@ import dspark_ops
 from dspark_ops._entry import started
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.model_shapes import ModelShapes
+from dspark_ops.decode.ranks.agree import agreed_plan, check_same, quarantine_everywhere
+from dspark_ops.decode.ranks.group import SOLO, RankGroup
+from dspark_ops.decode.ranks.ops import RANK_OPERATORS, RankOps
+from dspark_ops.decode.ranks.shards import HEAD, Shards, cut_weights, rank_shapes
+from dspark_ops.decode.ranks.vocab import Vocabulary
 from dspark_ops.decode.tokenizer import TextTokenizer
 from dspark_ops.decode.v41.config import MAX_GAMMA, V41Config, read_config
 from dspark_ops.decode.v41.drafter import V41Drafter
@@ -55,16 +60,21 @@ class Model:
 
     Args:
         config: the checked configuration.
-        weights: the checked tensors, on the device they run on.
+        weights: the checked tensors, on the device they run on; on a rank, what `cut_weights` gave of them.
         name: how plans call the model.
         device: what plans are for, a `dspark_ops.Device`; None: as `dspark_ops.plan` chooses.
         configuration: what `dspark_ops.plan` takes as its ``config``.
         tokenizer: text to tokens, if there is one.
+        ranks: the ranks that the model is spread over, seen from this one.
 
     Attributes:
-        config, tokenizer: as given.
+        config, tokenizer, ranks: as given.
         target: the target model.
         drafter: the draft stages with their heads.
+
+    Raises:
+        ModelError: whole weights on one of several ranks, or a rank's part on a single one.
+        RankError: the ranks have different models.
     """
 
     def __init__(
@@ -76,11 +86,17 @@ class Model:
         device: Any = None,
         configuration: Any = None,
         tokenizer: TextTokenizer | None = None,
+        ranks: RankGroup = SOLO,
     ) -> None:
+        if (HEAD in weights) != (ranks.size > 1):
+            held = "a rank's part of the weights" if HEAD in weights else "whole weights"
+            raise ModelError(f"rank {ranks.rank} of {ranks.size} got {held}: give it what cut_weights returns for it")
+        check_same(ranks, "model", repr(config.raw), "give every rank the same model directory")
         self.config = config
         self.tokenizer = tokenizer
-        self.target = Target(config, weights)
-        self.drafter = V41Drafter(config, weights)
+        self.ranks = ranks
+        self.target = Target(config, weights, ranks)
+        self.drafter = V41Drafter(config, weights, ranks)
         self.torch_device: str = str(weights["embed.weight"].device)
         self._name = name
         self._device = device
@@ -94,20 +110,22 @@ class Model:
         Raises:
             ModelError: gamma is out of range.
             SelectionError: the configuration lets no kernel serve some operator.
+            RankError: the ranks have made different plans; see `agreed_plan`.
         """
         length = self._length(gamma)
         if length not in self._plans:
-            self._plans[length] = self._planned(length, {})
+            self._plans[length] = agreed_plan(self.ranks, self._planned(length, {}))
         return self._plans[length]
 
     def _planned(self, gamma: int, quarantined: Mapping[str, str]) -> Any:
-        shapes = replace(ModelShapes.from_config(self.config.raw, self._name), gamma=gamma)
+        whole = replace(ModelShapes.from_config(self.config.raw, self._name), gamma=gamma)
+        shapes = rank_shapes(whole, self.ranks.size)
         plan = started(
             device=self._device,
             model=shapes,
             rows=range(1, MAX_STEP_ROWS + 1),
             config=self._configuration,
-            operators=OPERATORS,
+            operators=OPERATORS if self.ranks.size == 1 else _rank_operators(),
             purpose=Purpose(quarantined=quarantined),
         ).plan
         chosen = plan.layouts.get("kv_page", LAYOUT)
@@ -131,9 +149,16 @@ class Model:
         """
         key = self._length(gamma), check
         if key not in self._bound:
-            self._bound[key] = self.plan(gamma).bind(
-                check=check, replan=lambda plan, quarantined: self._planned(key[0], quarantined)
+            plan = self.plan(gamma)
+            bound = plan.bind(
+                check=check,
+                replan=lambda plan, quarantined: self._planned(key[0], quarantined),
+                agree=quarantine_everywhere(self.ranks),
             )
+            if bound.plan is not plan:  # made again without kernels that failed a trial run
+                check_same(self.ranks, "plans after trial runs", bound.plan.digest, "install the same on every rank")
+            vocabulary = Vocabulary(self.ranks, Shards(self.config.vocab, self.ranks.size))
+            self._bound[key] = bound if self.ranks.size == 1 else RankOps(bound, vocabulary)
         return self._bound[key]
 
     def text(self) -> TextTokenizer:
@@ -157,13 +182,14 @@ class Model:
         return length
 
 
-def load_model(path: str | Path, device: str = "cpu", config: Any = None) -> Model:
+def load_model(path: str | Path, device: str = "cpu", config: Any = None, ranks: RankGroup = SOLO) -> Model:
     """Return a model directory's model on a device.
 
     Args:
         path: directory with config.json, tokenizer.json and model.safetensors. Only data is read from it, never code.
         device: ``cpu`` or ``cuda``.
         config: configuration of the operator selection, as `dspark_ops.plan` takes it.
+        ranks: the ranks that the model is spread over; each reads the whole file and keeps its part.
 
     Raises:
         ModelError: the directory, its configuration, tokenizer or weights cannot be used; every fault is named.
@@ -173,13 +199,25 @@ def load_model(path: str | Path, device: str = "cpu", config: Any = None) -> Mod
     settings = read_config(folder)
     tokenizer = TextTokenizer(folder / "tokenizer.json", settings.vocab, settings.bos)
     place = _torch_device(device)
-    weights = {name: tensor.to(place) for name, tensor in read_weights(folder, settings).items()}
+    held = cut_weights(settings, read_weights(folder, settings), ranks.rank, ranks.size)
+    weights = {name: tensor.to(place) for name, tensor in held.items()}
     planned_for = dspark_ops.probe()
     if device == "cpu" and planned_for.is_accelerator:
         planned_for = dspark_ops.Device.simulate("cpu")
     return Model(
-        settings, weights, name=folder.resolve().name, device=planned_for, configuration=config, tokenizer=tokenizer
+        settings,
+        weights,
+        name=folder.resolve().name,
+        device=planned_for,
+        configuration=config,
+        tokenizer=tokenizer,
+        ranks=ranks,
     )
+
+
+def _rank_operators() -> tuple[str, ...]:
+    """Return what decoding calls on one of several ranks."""
+    return tuple(sorted({name for whole in OPERATORS for name in RANK_OPERATORS.get(whole, (whole,))}))
 
 
 def _torch_device(device: str) -> torch.device:

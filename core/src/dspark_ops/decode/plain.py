@@ -12,6 +12,7 @@ from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.next_token import next_tokens
 from dspark_ops.decode.options import DecodeOptions
+from dspark_ops.decode.ranks.agree import check_same_requests
 from dspark_ops.decode.request import Generation, Request
 from dspark_ops.decode.v41.rows import Rows
 
@@ -37,6 +38,7 @@ def decode_plain(
     """
     options = options or DecodeOptions()
     check_requests(model, requests, options)
+    check_same_requests(model.ranks, requests, options)
     ops = model.ops(options.gamma).at(site="verify")
     batch = Batch(model, requests, options, on_tokens)
     state = model.state(batch.slots, options.cache_pages)

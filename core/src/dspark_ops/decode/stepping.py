@@ -10,7 +10,8 @@ from dspark_ops._lazy import torch
 from dspark_ops.decode.drafting import Drafter, DraftRequests, Proposal
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.packing import VerifyRows
-from dspark_ops.decode.policy import Scheduler, VerifyPolicy
+from dspark_ops.decode.policy import VerifyPolicy
+from dspark_ops.decode.ranks.ops import same_lengths
 from dspark_ops.decode.v41.rows import Rows
 from dspark_ops.decode.v41.state import DecodeState
 
@@ -93,7 +94,7 @@ class PackedSteps:
     ) -> None:
         self._target, self._ops, self._state = model.target, ops.at(site="verify"), state
         self._drafter, self._gamma = drafter, gamma
-        self._scheduler: Scheduler = policy.scheduler(ops.at(site="draft"), gamma)
+        self._scheduler = same_lengths(ops, policy.scheduler(ops.at(site="draft"), gamma))
 
     def begin(self, requests: int) -> tuple[int, int]:
         """Return the block length, and the width of whole blocks: narrower ones are packed by their lengths."""

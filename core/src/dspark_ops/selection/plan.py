@@ -36,7 +36,7 @@ _PROVENANCE = ("origin", "origins", "files")
 #: and how a start treats a lock, a faulty plugin or an untried kernel. Two ways to the same choices have one digest.
 _EFFECT_IS_ELSEWHERE = {
     "settings": ("simulate", "allow", "deny"),
-    "policy": ("plugin_error", "lock", "smoke", "smoke_seconds"),
+    "policy": ("plugin_error", "lock", "smoke", "smoke_seconds", "rank_mismatch"),
 }
 
 

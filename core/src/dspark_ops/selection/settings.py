@@ -40,6 +40,7 @@ class Policy:
         evidence: the weakest recorded evidence on which a plugin's kernel may serve; None asks for none.
         smoke: ``on`` or ``off``: whether binding runs every chosen kernel once in another process first.
         smoke_seconds: how long one kernel may take there, its compilation included.
+        rank_mismatch: ``fail`` or ``leader``: whether ranks whose plans differ stop, or run the plan of rank 0.
     """
 
     fallback: str | None = None
@@ -49,6 +50,7 @@ class Policy:
     evidence: Evidence | None = None
     smoke: str = "off"
     smoke_seconds: int = 120
+    rank_mismatch: str = "fail"
 
 
 @dataclass(frozen=True, slots=True)

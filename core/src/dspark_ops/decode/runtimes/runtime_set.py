@@ -12,6 +12,7 @@ from dspark_ops.decode.lanes import lanes_for
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.options import DecodeOptions, Execution
 from dspark_ops.decode.policy import Scheduler
+from dspark_ops.decode.ranks.ops import same_lengths
 from dspark_ops.decode.runtimes.buffers import StepBuffers
 from dspark_ops.decode.runtimes.runtime import Runtime, RuntimeShape
 from dspark_ops.decode.v41.config import MAX_GAMMA
@@ -75,7 +76,8 @@ class RuntimeSet:
         self._schedulers: dict[int, Scheduler] = {}
         self._runtimes: dict[int, Runtime] = {}
         for shape in shapes:
-            scheduler = options.policy.scheduler(model.ops(shape.gamma).at(site="draft"), shape.gamma)
+            ops = model.ops(shape.gamma)
+            scheduler = same_lengths(ops, options.policy.scheduler(ops.at(site="draft"), shape.gamma))
             self._schedulers[shape.gamma] = scheduler
             self._runtimes[shape.gamma] = Runtime(
                 model, state, self.buffers, shape, scheduler,

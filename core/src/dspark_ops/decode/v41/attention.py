@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from dspark_ops._lazy import torch
 from dspark_ops.contracts.prepare_plan import PreparePlan, low_ratio_prepare
 from dspark_ops.decode.lanes import Lanes
+from dspark_ops.decode.ranks.group import SOLO, RankGroup, joined_columns
+from dspark_ops.decode.ranks.shards import Shards
 from dspark_ops.decode.v41.config import V41Config
 from dspark_ops.decode.v41.geometry import LAYOUT, PAGE_SIZE
 from dspark_ops.decode.v41.linear import Linear, rms_norm
@@ -53,11 +55,14 @@ class AttentionCaches:
 
 
 class Attention:
-    """One attention site (C5.2). `prefix` is such as ``layers.0.attn``."""
+    """One attention site (C5.2). `prefix` is such as ``layers.0.attn``; heads and output may be spread over a group."""
 
-    def __init__(self, config: V41Config, weights: Mapping[str, Tensor], prefix: str) -> None:
-        self._heads, self._head_dim, self._eps = config.heads, config.head_dim, config.rms_eps
-        self._groups = config.o_groups
+    def __init__(self, config: V41Config, weights: Mapping[str, Tensor], prefix: str, group: RankGroup = SOLO) -> None:
+        self._head_dim, self._eps, self._hidden = config.head_dim, config.rms_eps, config.hidden
+        self._group, self._low_rank = group, config.o_groups * config.o_lora_rank
+        # this rank's, padding included
+        self._groups = Shards(config.o_groups, group.size).width
+        self._heads = config.heads // config.o_groups * self._groups
         self._query_down = Linear(weights[f"{prefix}.wq_a.weight"])
         self._query_norm = weights[f"{prefix}.q_norm.weight"]
         self._query_up = Linear(weights[f"{prefix}.wq_b.weight"])
@@ -102,7 +107,9 @@ class Attention:
         )
         grouped = attended.view(rows, self._groups, -1)
         low_rank = ops.rope_wo_a(grouped, self._out_grouped, caches.freqs, caches.positions, self._head_dim)
-        return self._out(low_rank)
+        # A rank has the low-rank output of its own heads, and its own columns of what all of it is projected to.
+        whole = joined_columns(self._group, low_rank, self._low_rank)
+        return joined_columns(self._group, self._out(whole), self._hidden)
 
     def _prepare(
         self, ops: Any, caches: AttentionCaches, compress: Callable[[Tensor], None] | None

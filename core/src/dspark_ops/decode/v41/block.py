@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
+from dspark_ops.decode.ranks.group import SOLO, RankGroup
 from dspark_ops.decode.v41.attention import Attention
 from dspark_ops.decode.v41.config import V41Config
 from dspark_ops.decode.v41.moe import MixtureOfExperts
@@ -17,11 +18,13 @@ __all__ = ["Block", "spread"]
 
 
 class Block:
-    """One layer. `prefix` is ``layers.0`` or ``mtp.0``; `top_k` is the number of experts per row."""
+    """One layer. `prefix` is ``layers.0`` or ``mtp.0``; `top_k` is the number of experts per row; `group` its ranks."""
 
-    def __init__(self, config: V41Config, weights: Mapping[str, Tensor], prefix: str, top_k: int) -> None:
-        self.attention = Attention(config, weights, f"{prefix}.attn")
-        self._experts = MixtureOfExperts(config, weights, f"{prefix}.ffn", top_k)
+    def __init__(
+        self, config: V41Config, weights: Mapping[str, Tensor], prefix: str, top_k: int, group: RankGroup = SOLO
+    ) -> None:
+        self.attention = Attention(config, weights, f"{prefix}.attn", group)
+        self._experts = MixtureOfExperts(config, weights, f"{prefix}.ffn", top_k, group)
         self._attention_mix = _Mix(config, weights, f"{prefix}.hc_attn")
         self._expert_mix = _Mix(config, weights, f"{prefix}.hc_ffn")
         self._attention_norm = weights[f"{prefix}.attn_norm.weight"]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from dspark_ops._lazy import torch
 from dspark_ops.decode.drafting import DraftRequests, Proposal
 from dspark_ops.decode.lanes import SerialLanes
+from dspark_ops.decode.ranks.group import SOLO, RankGroup
+from dspark_ops.decode.ranks.shards import HEAD
 from dspark_ops.decode.v41.attention import AttentionCaches
 from dspark_ops.decode.v41.block import Block, spread
 from dspark_ops.decode.v41.config import V41Config
@@ -28,14 +30,14 @@ _SERIAL: Final = SerialLanes()
 class V41Drafter:
     """The draft stages, Markov head and confidence head over given weights (C1.4 to C1.8)."""
 
-    def __init__(self, config: V41Config, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: V41Config, weights: Mapping[str, Tensor], group: RankGroup = SOLO) -> None:
         last = f"mtp.{config.stages - 1}"
         self.config = config
         self._embed = weights["embed.weight"]
-        self._head = Linear(self._embed)
+        self._head = Linear(weights.get(HEAD, self._embed))
         self._project = Linear(weights["mtp.0.main_proj.weight"])
         self._project_norm = weights["mtp.0.main_norm.weight"]
-        self._stages = [Block(config, weights, f"mtp.{s}", config.draft_top_k) for s in range(config.stages)]
+        self._stages = [Block(config, weights, f"mtp.{s}", config.draft_top_k, group) for s in range(config.stages)]
         self._norm = weights[f"{last}.norm.weight"]
         self._markov = (weights[f"{last}.markov_head.embed.weight"], weights[f"{last}.markov_head.head.weight"])
         self._confidence = weights[f"{last}.confidence_head.weight"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
+from dspark_ops.decode.ranks.group import SOLO, RankGroup, joined_columns
 from dspark_ops.decode.v41.config import V41Config
 from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS
 from dspark_ops.decode.v41.linear import Linear
@@ -24,11 +25,15 @@ class MixtureOfExperts:
         weights: the model's tensors.
         prefix: names start with this, such as ``layers.0.ffn``.
         top_k: experts per row.
+        group: ranks that the experts' inner dimension and outputs are spread over; the weights are this rank's part.
 
     Source: C5.4. The routing weight multiplies the activation, before the second projection.
     """
 
-    def __init__(self, config: V41Config, weights: Mapping[str, Tensor], prefix: str, top_k: int) -> None:
+    def __init__(
+        self, config: V41Config, weights: Mapping[str, Tensor], prefix: str, top_k: int, group: RankGroup = SOLO
+    ) -> None:
+        self._group, self._inner, self._hidden = group, config.intermediate, config.hidden
         self._limit = config.swiglu_limit
         self._scaling = config.routed_scaling
         self._top_k = top_k
@@ -53,9 +58,9 @@ class MixtureOfExperts:
         members = torch.arange(rows * slots, device=x.device) // slots
         gate_up = self._through(self._up, x[members], experts).to(x.dtype)
         active = torch.cat([ops.silu_mul_clamp(part, self._limit) for part in gate_up.split(MAX_STEP_ROWS)])
-        active = (active.float() * factors).to(x.dtype)
+        active = joined_columns(self._group, (active.float() * factors).to(x.dtype), self._inner)
         terms = self._through(self._down, active, experts).double()
-        return terms.view(rows, slots, -1).sum(1).to(x.dtype)
+        return joined_columns(self._group, terms.view(rows, slots, -1).sum(1).to(x.dtype), self._hidden)
 
     @staticmethod
     def _through(layers: Linear, x: Tensor, experts: Tensor) -> Tensor:

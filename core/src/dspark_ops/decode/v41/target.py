@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.lanes import Lanes, SerialLanes
+from dspark_ops.decode.ranks.group import SOLO, RankGroup
+from dspark_ops.decode.ranks.shards import HEAD
 from dspark_ops.decode.v41.attention import AttentionCaches, Compressor, ExtraCache
 from dspark_ops.decode.v41.block import Block, spread
 from dspark_ops.decode.v41.config import V41Config
@@ -30,7 +32,7 @@ class TargetOutput:
     """What a forward returns.
 
     Attributes:
-        logits: [L, V] float32, one row per row asked for.
+        logits: [L, V] float32, one row per row asked for; on a rank [L, C], its own columns.
         features: [T, taps * hidden] bfloat16, the drafter's input for every row (C1.3.4).
     """
 
@@ -39,14 +41,16 @@ class TargetOutput:
 
 
 class Target:
-    """The target model over given weights (V41 structure: N3.1, C5)."""
+    """The target model over given weights (V41 structure: N3.1, C5); on a rank, over that rank's (`cut_weights`)."""
 
-    def __init__(self, config: V41Config, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: V41Config, weights: Mapping[str, Tensor], group: RankGroup = SOLO) -> None:
         self.config = config
         self._embed = weights["embed.weight"]
-        self._head = Linear(self._embed)
+        self._head = Linear(weights.get(HEAD, self._embed))
         self._norm = weights["norm.weight"]
-        self._layers = [Block(config, weights, f"layers.{layer}", config.top_k) for layer in range(config.layers)]
+        self._layers = [
+            Block(config, weights, f"layers.{layer}", config.top_k, group) for layer in range(config.layers)
+        ]
         self._compressors = {
             source: Compressor(config, weights, f"layers.{source}.attn.compressor", config.ratios[source])
             for source in config.kv_sources
