@@ -16,7 +16,7 @@ from dspark_ops.contracts.mhc import sinkhorn
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.problem import Problem
 from dspark_ops_triton.blocks.meeting import is_last_to_arrive
-from dspark_ops_triton.blocks.sinkhorn import sigmoid, sinkhorn4, split_columns
+from dspark_ops_triton.blocks.sinkhorn import sigmoid, sinkhorn4
 from dspark_ops_triton.blocks.split_products import dot_three_parts
 from dspark_ops_triton.mhc_mix import MixSinkhorn, mhc_mix_sinkhorn, prepare_mhc_mix_sinkhorn
 
@@ -70,24 +70,11 @@ def test_a_token_does_not_depend_on_the_others() -> None:
 
 
 @triton.jit
-def _split_kernel(x, out, ROWS: tl.constexpr, BITS: tl.constexpr):
-    columns: tl.constexpr = 2**BITS
-    rows = tl.arange(0, ROWS)
-    parts = split_columns(tl.load(x + rows[:, None] * columns + tl.arange(0, columns)[None, :]), BITS)
-    for index in tl.static_range(columns):
-        tl.store(out + index * ROWS + rows, parts[index])
-
-
-def test_columns_come_apart_in_their_order() -> None:
-    x, out = torch.arange(64.0).view(8, 8), torch.empty(8, 8)
-    _split_kernel[(1,)](x, out, ROWS=8, BITS=3)
-    assert torch.equal(out, x.T)
-
-
-@triton.jit
 def _sinkhorn_kernel(logits, out, eps, iterations, LANES: tl.constexpr):
     lanes = tl.arange(0, LANES)
-    elements = split_columns(tl.load(logits + lanes[:, None] * 16 + tl.arange(0, 16)[None, :]), 4)
+    elements = ()
+    for index in tl.static_range(16):
+        elements = elements + (tl.load(logits + lanes * 16 + index),)  # noqa: RUF005
     matrix = sinkhorn4(elements, eps, iterations)
     for index in tl.static_range(16):
         tl.store(out + lanes * 16 + index, matrix[index])

@@ -13,20 +13,6 @@ def sigmoid(x):
 
 
 @triton.jit
-def split_columns(block, BITS: tl.constexpr):
-    """Return the 2**BITS columns of a [ROWS, 2**BITS] block as a tuple of [ROWS]."""
-    shape: tl.constexpr = [block.shape[0]] + [2] * BITS
-    columns = (tl.reshape(block, shape),)
-    for bit in tl.static_range(BITS):
-        clear, set_ = (), ()
-        for index in tl.static_range(2**bit):
-            zero, one = tl.split(columns[index])
-            clear, set_ = clear + (zero,), set_ + (one,)  # noqa: RUF005
-        columns = clear + set_
-    return columns
-
-
-@triton.jit
 def softmax4(a, b, c, d, offset):
     """Return the softmax of four values plus `offset` each."""
     top = tl.maximum(tl.maximum(a, b), tl.maximum(c, d))
