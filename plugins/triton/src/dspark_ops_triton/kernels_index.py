@@ -130,7 +130,7 @@ _ARGMAX_OVER_RANKS = Kernel(
     target="dspark_ops_triton.vocab_pairs:argmax_vocab_parallel",
     prepare="dspark_ops_triton.vocab_pairs:prepare_argmax_vocab_parallel",
     arch=any_gpu(),
-    region=[contiguous("pairs"), axis("P").between(1, 2**16), axis("R").at_most(2**30)],
+    region=[contiguous("pairs"), axis("P").between(1, 1024), axis("R").at_most(2**30)],
     rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
     evidence=INTERPRETED,

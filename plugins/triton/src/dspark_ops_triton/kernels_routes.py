@@ -89,7 +89,7 @@ _GATHER = Kernel(
         contiguous("table", "scales"),
         axis("D").between(32, 8192),
         axis("D").power_of_two(),
-        axis("I").between(1, 2**20),
+        axis("I").between(1, 4096),
     ],
     rank=RankClass.PORTABLE,
     traits=_ROW_BY_ROW,

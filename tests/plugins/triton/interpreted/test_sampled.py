@@ -74,7 +74,5 @@ def test_a_step_is_one_launch_that_leaves_its_memory_at_rest(monkeypatch: pytest
 def test_calls_that_do_not_fit_are_refused() -> None:
     law, tokens = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
     coins = torch.zeros(1, 1)
-    with pytest.raises(
-        ValueError, match=r"trim fresh or, .* got variant 'block', trim 'boundary'"
-    ):
+    with pytest.raises(ValueError, match=r"trim fresh or, .* got variant 'block', trim 'boundary'"):
         module.accept_sampled(tokens, law, law[:, :1], coins, coins[0], None, "block", "boundary")
