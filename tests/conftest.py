@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
 
+import hypothesis
 import pytest
+
+# What a machine needs for one example says nothing about the code: a busy one is not a failure.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 GROUP = "dspark_ops.plugins"
 

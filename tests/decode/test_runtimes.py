@@ -210,7 +210,7 @@ def test_runtimes_that_cannot_be_are_refused(model: Model, options: RuntimeOptio
     ("arguments", "text"),
     [
         ({"sizes": (0,)}, r"runtime sizes are \[0\]: wanted numbers of requests from 1"),
-        ({"extra_widths": (1,)}, r"extra verify widths are \[1\]: wanted 2 rows per request or more"),
+        ({"extra_widths": (1,)}, r"extra verify widths are \[1\]: wanted 2 or more, the anchor included"),
         ({"solo_gamma": -1}, r"solo gamma is -1: wanted 0 \(none\) or drafts per block"),
     ],
 )

@@ -140,4 +140,5 @@ def fold_step(
     buffers.start.add_(emitted)
     buffers.budget.sub_(emitted)
     buffers.live.logical_and_(ending == int(Ending.RUNNING))
-    return torch.cat((tokens, torch.stack((lens, correct, emitted, ending), 1).long()), 1)
+    accepted = correct.clamp(min=0)  # -1 where nothing was verified
+    return torch.cat((tokens, torch.stack((lens, accepted, emitted, ending), 1).long()), 1)
