@@ -17,7 +17,10 @@ def _source(arch: str, block_size: int, blocks: int, words: bool) -> CompiledKer
         **dict.fromkeys(("width", "logit_stride", "blocks", "units", "topk_blocks"), "i32"),
         "logits": "*fp32", "masked": "*fp32", "keep": "*i64" if words else "*u8", "state": "*i64",
     }  # fmt: skip
-    constants, options = candidates.source_constants(block_size, blocks, words), candidates.launch_options()
+    constants, options = (
+        candidates.source_constants(candidates.TILES, block_size, blocks, words),
+        candidates.launch_options(candidates.TILES),
+    )
     return compile_kernel(candidates.source_kernel, arch, signature, constants, options, ("scores", "state"))
 
 
@@ -45,7 +48,7 @@ def test_a_consumer_uses_registers_only(arch: str) -> None:
         **dict.fromkeys(("width", "logit_stride", "published_stride"), "i32"),
         "logits": "*fp32", "seq_lens": "*i32", "published": "*u8", "masked": "*fp32",
     }  # fmt: skip
-    constants, options = {"TILE": candidates.TILE}, candidates.launch_options()
+    constants, options = candidates.consumer_constants(candidates.TILES), candidates.launch_options(candidates.TILES)
     kernel = compile_kernel(candidates.consumer_kernel, arch, signature, constants, options)
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 48

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
-from dspark_ops_triton import attention, kv_store_v41
-from dspark_ops_triton.blocks import sparse_decode
+from dspark_ops_triton import attention
+from dspark_ops_triton.blocks import kv_rows_v41, sparse_decode
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -24,8 +24,8 @@ def test_one_warp_stores_a_latent_row(arch: str, layout: str) -> None:
         "cache": "*u8", **dict.fromkeys(integers, "i32"), "eps": "fp32",
     }  # fmt: skip
     kernel = compile_kernel(
-        kv_store_v41.norm_rope_store_v41_kernel, arch, signature, kv_store_v41.launch_constants(layout, 8),
-        kv_store_v41.launch_options(), ("kv", "weight", "cache"),
+        kv_rows_v41.norm_rope_store_v41_kernel, arch, signature, kv_rows_v41.launch_constants(layout, 8),
+        kv_rows_v41.launch_options(), ("kv", "weight", "cache"),
     )  # fmt: skip
     assert kernel.spilled == 0
     assert kernel.registers <= 80

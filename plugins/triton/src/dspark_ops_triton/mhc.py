@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,8 @@ import triton
 import triton.language as tl
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.dependent import begin, pdl_option
+from dspark_ops_triton.blocks.copy_tiles import Tiles, launch_options, sample_inputs
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.launching import bind_launch
 from dspark_ops_triton.blocks.norm import combine_copies, inverse_rms, inverse_rms_of_two, round_bf16, two_blocks
 from dspark_ops_triton.blocks.tile_table import tiles_for
@@ -19,19 +19,6 @@ from dspark_ops_triton.blocks.tile_table import tiles_for
 #: Columns of a program of the plain combine, and its threads: 8 values of each copy per thread, 16 bytes.
 COLUMNS = 512
 COLUMN_THREADS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """How a token is cut.
-
-    Attributes:
-        threads: threads of a program.
-        pdl: the kernel is set up while the one before it runs.
-    """
-
-    threads: int
-    pdl: bool = False
 
 
 #: Ten values of each copy per thread at 5120.
@@ -158,11 +145,6 @@ def column_constants(tiles: Tiles, copies: int, hidden: int, unit: int) -> dict[
     return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": COLUMNS, "STRIDE_UNIT": unit, "PDL": tiles.pdl}
 
 
-def launch_options(tiles: Tiles, amd: bool) -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": tiles.threads // (64 if amd else 32), "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
-
-
 def prepare_mhc_combine(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `mhc_combine`, compiled for the site's sizes and the dtype of its weights of the copies."""
     if device.arch.vendor == "cpu":
@@ -182,13 +164,3 @@ def prepare_mhc_combine_norm(device: Any, site: Any, rows: Sequence[int]) -> Cal
     for x, pre in sample_inputs(site):
         bound(x, pre, weight)
     return bound
-
-
-def sample_inputs(site: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield copies and weights for every build that a call may need: rows 16-byte aligned, only the first one, none."""
-    copies, hidden = site.axes["N"], site.axes["H"]
-    pre = torch.zeros(2, copies, dtype=getattr(torch, site.dtypes.get("pre", "float32")), device="cuda")
-    width = triton.cdiv(copies * hidden, 16) * 16
-    buffer = torch.zeros(2 * width + 2, dtype=torch.bfloat16, device="cuda")
-    for x in (buffer[: 2 * width].view(2, width), buffer.view(2, width + 1), buffer.view(2, width + 1)[:, 1:]):
-        yield x[:, : copies * hidden], pre

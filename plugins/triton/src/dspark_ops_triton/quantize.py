@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dspark_ops_triton.blocks.mxfp8 import TILE_GROUPS, TILE_ROWS, mxfp8_groups, sf_128x4_place
+from dspark_ops_triton.blocks.mxfp8 import TILE_GROUPS, mxfp8_groups, scale_rows, sf_128x4_place
 
 #: Rows of a program, each with the columns of 4 groups: 32 values per thread.
 ROWS = 32
@@ -62,11 +62,6 @@ def mxfp8_quantize(x: Tensor, layout: str = "sf_128x4") -> tuple[Tensor, Tensor]
             x, q, scales, rows, **launch_constants(groups, swizzled), **launch_options(torch.version.hip is not None)
         )
     return q.view(torch.float8_e4m3fn), scales
-
-
-def scale_rows(rows: int) -> int:
-    """Return the rows of scale bytes that are stored in the layout sf_128x4."""
-    return triton.cdiv(rows, TILE_ROWS) * TILE_ROWS
 
 
 def launch_constants(groups: int, swizzled: bool) -> dict[str, Any]:

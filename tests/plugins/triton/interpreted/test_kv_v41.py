@@ -15,8 +15,8 @@ from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import numerics
 from dspark_ops.contracts.layouts import LAYOUTS
 from dspark_ops_triton.blocks import codes
+from dspark_ops_triton.blocks.kv_rows_v41 import store_rows_v41
 from dspark_ops_triton.blocks.kv_v41 import FORMS, locate_v41, page_units
-from dspark_ops_triton.kv_store_v41 import store_rows_v41
 
 
 @pytest.mark.parametrize("name", FORMS)

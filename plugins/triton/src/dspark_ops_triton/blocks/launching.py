@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,3 +37,27 @@ def bind_launch(body: Callable[..., Any], choice: Any, public: Callable[..., Any
         public: the contract's function, which calls `body` with a choice for any device.
     """
     return functools.update_wrapper(functools.partial(body, choice), public)
+
+
+def prepare_launch(
+    body: Callable[..., Any], choice: Any, public: Callable[..., Any], compile_calls: Callable[..., None], device: Any,
+    site: Any, rows: Sequence[int],
+) -> Callable[..., Any]:  # fmt: skip
+    """Return `body` bound to `choice`, after ``compile_calls(bound, site, rows)`` has called it once per build.
+
+    On a CPU, where an interpreter runs the kernels, nothing is compiled and the result is `public`.
+
+    Args:
+        body: takes the choice and then the arguments of `public`.
+        choice: what was decided for this device and site.
+        public: the contract's function.
+        compile_calls: calls what it is given once for each build that a call at the site may need.
+        device: the planned device.
+        site: the place.
+        rows: row counts planned there.
+    """
+    if device.arch.vendor == "cpu":
+        return public
+    bound = bind_launch(body, choice, public)
+    compile_calls(bound, site, rows)
+    return bound

@@ -29,3 +29,8 @@ def sf_128x4_place(row, group, GROUPS: tl.constexpr):
     padded: tl.constexpr = (GROUPS + 3) // 4 * 4
     tile = (row // 128).to(tl.int64) * (128 * padded) + group // 4 * 512
     return tile + row % 32 * 16 + row % 128 // 32 * 4 + group % 4
+
+
+def scale_rows(rows: int) -> int:
+    """Return the rows of scale bytes that are stored in the layout sf_128x4."""
+    return triton.cdiv(rows, TILE_ROWS) * TILE_ROWS

@@ -1,4 +1,4 @@
-"""``k_norm_rope_store`` for the four page layouts of V4.1, which `dspark_ops_triton.kv_store` launches."""
+"""``k_norm_rope_store`` for the four page layouts of V4.1, which `dspark_ops_triton.blocks.kv_rows` launches."""
 
 from __future__ import annotations
 

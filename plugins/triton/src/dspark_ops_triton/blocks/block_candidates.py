@@ -1,0 +1,256 @@
+"""Masked logits and kept blocks of candidates in one launch; how rows are cut is data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
+from dspark_ops_triton.blocks.meeting import is_last_to_arrive
+from dspark_ops_triton.blocks.scratch import ScratchMemory
+from dspark_ops_triton.blocks.selecting import (
+    HIDDEN,
+    INFINITE_KEY,
+    LOWEST_KEY,
+    NAN_KEY,
+    next_threshold,
+    score_key,
+)
+
+STATE_WORDS = tl.constexpr(WORDS)
+
+
+#: Scores of blocks that the last program of a row holds, or reads again and again if a row has more.
+SCORES = 8192
+
+
+#: Entries of a block: a program has whole blocks.
+MOST_ENTRIES = 2048
+
+
+#: Widest row: its programs are the grid's second dimension, which has 16 bits.
+MOST_COLUMNS = 2**27
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How rows of scores are cut.
+
+    Attributes:
+        entries: entries that a program masks, a power of two of `MOST_ENTRIES` or more.
+        warps: warps (waves on AMD) of a program.
+        pdl: the kernel is set up while the one before it runs.
+    """
+
+    entries: int
+    warps: int
+    pdl: bool = False
+
+
+@triton.jit
+def count_from(scores, held, least, blocks, SCORES: tl.constexpr, WIDE: tl.constexpr):
+    """Return how many of a row's block scores are `least` or more; unless WIDE, `held` has all of them."""
+    if WIDE:
+        count = tl.zeros((SCORES,), tl.int32)
+        for first in range(0, blocks, SCORES):
+            block = first + tl.arange(0, SCORES)
+            count += (tl.load(scores + block, mask=block < blocks, other=HIDDEN) >= least).to(tl.int32)
+    else:
+        count = (held >= least).to(tl.int32)
+    return tl.sum(count, axis=0)
+
+
+@triton.jit
+def keep_best(scores, keep, blocks, units, topk_blocks, SCORES: tl.constexpr, UNITS: tl.constexpr, KEPT: tl.constexpr,
+              WIDE: tl.constexpr):  # fmt: skip
+    """Write which entries of a row lie in kept blocks: of the best `topk_blocks` those above -inf that are no NaN.
+
+    `keep` has `units` words of the row, UNITS per block, each KEPT or 0.
+    """
+    lane = tl.arange(0, SCORES)
+    held = tl.load(scores + lane, mask=lane < blocks, other=HIDDEN)
+    # Blocks of -inf are not kept, so that how many of them are chosen does not matter.
+    count = count_from(scores, held, LOWEST_KEY + 1, blocks, SCORES, WIDE)
+    threshold = tl.full((), HIDDEN, tl.int32)
+    bit = 31
+    while (bit >= 0) & (count > topk_blocks):
+        higher = next_threshold(threshold, bit)
+        reached = count_from(scores, held, higher, blocks, SCORES, WIDE)
+        enough = reached >= topk_blocks
+        threshold = tl.where(enough, higher, threshold)
+        count = tl.where(enough, reached, count)
+        bit -= 1
+    threshold = tl.maximum(threshold, LOWEST_KEY)
+    room = topk_blocks - count_from(scores, held, threshold + 1, blocks, SCORES, WIDE)
+    # the last block that is kept of those whose score equals the threshold
+    limit = -1
+    for first in range(0, blocks, SCORES):
+        key = tl.load(scores + first + lane, mask=first + lane < blocks, other=HIDDEN)
+        equal = (key == threshold) & (key > LOWEST_KEY)
+        ties = tl.cumsum(equal.to(tl.int32), axis=0)
+        limit = tl.maximum(limit, tl.max(tl.where(equal & (ties <= room), first + lane, -1), axis=0))
+        room -= tl.sum(equal.to(tl.int32), axis=0)
+    for first in range(0, units, SCORES):
+        unit = first + lane
+        block = unit // UNITS
+        key = tl.load(scores + block, mask=unit < units, other=HIDDEN)
+        kept = ((key > threshold) | ((key == threshold) & (block <= limit))) & (key < NAN_KEY)
+        tl.store(keep + unit, tl.where(kept, KEPT, 0).to(keep.dtype.element_ty), mask=unit < units)
+
+
+@triton.jit(
+    do_not_specialize=["width", "logit_stride", "blocks", "units", "topk_blocks"],
+    do_not_specialize_on_alignment=["logits", "seq_lens", "masked", "keep"],
+)
+def source_kernel(
+    logits, seq_lens, masked, keep, scores, state, width, logit_stride, blocks, units, topk_blocks,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SCORES: tl.constexpr, UNITS: tl.constexpr, KEPT: tl.constexpr,
+    WIDE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Mask and score BLOCKS blocks of BLOCK entries of one row; the row's last program keeps the best blocks."""
+    begin(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    splits = tl.num_programs(1)
+    length = tl.load(seq_lens + row)
+    block = split * BLOCKS + tl.arange(0, BLOCKS)
+    column = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    visible = (column < length) & (column < width)
+    logit = tl.load(logits + row * logit_stride + column, mask=visible, other=float("-inf")).to(tl.float32)
+    tl.store(masked + row * width + column, logit, mask=column < width)
+    key = tl.max(score_key(logit), axis=1)
+    newest = (block == (length - 1) // BLOCK) & (block < tl.cdiv(length, BLOCK))
+    tl.store(scores + row * blocks + block, tl.where(newest, INFINITE_KEY, key), mask=block < blocks)
+    if is_last_to_arrive(state + row * STATE_WORDS, splits):
+        keep_best(scores + row * blocks, keep + row * units, blocks, units, topk_blocks, SCORES, UNITS, KEPT, WIDE)
+
+
+@triton.jit(
+    do_not_specialize=["width", "logit_stride", "published_stride"],
+    do_not_specialize_on_alignment=["logits", "seq_lens", "published", "masked"],
+)
+def consumer_kernel(
+    logits, seq_lens, published, masked, width, logit_stride, published_stride, TILE: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """Mask TILE entries of one row that are not visible, or not published."""
+    begin(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    visible = column < tl.minimum(tl.load(seq_lens + row), width)
+    open_ = tl.load(published + row * published_stride + column, mask=visible, other=0) != 0
+    logit = tl.load(logits + row * logit_stride + column, mask=visible & open_, other=float("-inf")).to(tl.float32)
+    tl.store(masked + row * width + column, logit, mask=column < width)
+
+
+class CandidateBlocks:
+    """``candidate_blocks`` bound to one device: one launch per call, safe to capture, on any number of streams at once.
+
+    The programs of a row meet at memory that this object owns: keep it alive as long as graphs that captured it.
+
+    Bytes moved: the visible logits once, 4 per entry out, and in a source layer 1 more and 8 per block. Launches: 1.
+    """
+
+    __slots__ = ("_arrivals", "_scratch", "_tiles")
+
+    def __init__(self, tiles: Tiles, arrivals: ArrivalState) -> None:
+        self._tiles = tiles
+        self._arrivals = arrivals
+        self._scratch = ScratchMemory()
+
+    def __call__(
+        self,
+        logits: Tensor,
+        seq_lens: Tensor,
+        published: Tensor | None = None,
+        topk_blocks: int = 2048,
+        block_size: int = 8,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the logits that a row may use, and in a source layer which entries it publishes to later layers.
+
+        Args:
+            logits: [R, W] float32, bfloat16 or float16, last stride 1, W up to `MOST_COLUMNS`.
+            seq_lens: [R] int32, visible entries of each row.
+            published: [R, W] bool, last stride 1, of a consumer.
+            topk_blocks: blocks that a row keeps at most; the lowest of equal ones.
+            block_size: entries of a block, a power of two up to `MOST_ENTRIES`.
+
+        Returns:
+            masked [R, W] float32, and keep [R, W] bool, None for a consumer.
+
+        Raises:
+            ValueError: another size of blocks, no block to keep, `published` of another shape, or columns apart.
+
+        Source: N10.3, N10.4.
+        """
+        rows, width = logits.shape
+        fits = published is None or published.shape == logits.shape
+        power = 1 <= block_size <= MOST_ENTRIES and block_size & (block_size - 1) == 0
+        apart = (logits.stride(1) != 1 and width > 1) or width > MOST_COLUMNS
+        if not fits or not power or topk_blocks < 1 or apart:
+            shape = None if published is None else list(published.shape)
+            got = f"{topk_blocks} blocks of {block_size}, {width} columns of stride {logits.stride(1)}, {shape}"
+            raise ValueError(
+                f"candidate_blocks: wanted positive topk_blocks, a block_size that is a power of two up to "
+                f"{MOST_ENTRIES}, up to {MOST_COLUMNS} columns of stride 1 and published like logits, got {got}"
+            )
+        masked = torch.empty(rows, width, dtype=torch.float32, device=logits.device)
+        if published is not None:
+            if masked.numel():
+                consumer_kernel[(rows, triton.cdiv(width, self._tiles.entries))](
+                    logits, seq_lens, published.view(torch.uint8), masked, width, logits.stride(0),
+                    published.stride(0), **consumer_constants(self._tiles), **launch_options(self._tiles),
+                )  # fmt: skip
+            return masked, None
+        keep = torch.empty(rows, width, dtype=torch.bool, device=logits.device)
+        if masked.numel():
+            blocks = triton.cdiv(width, block_size)
+            words = block_size % 8 == 0 and width % 8 == 0
+            constants = source_constants(self._tiles, block_size, blocks, words)
+            scores = self._scratch.take(rows * blocks, logits).view(torch.int32)
+            source_kernel[(rows, triton.cdiv(blocks, constants["BLOCKS"]))](
+                logits, seq_lens, masked, keep.view(torch.int64 if words else torch.uint8), scores,
+                self._arrivals.take(rows, logits), width, logits.stride(0), blocks, width // 8 if words else width,
+                topk_blocks, **constants, **launch_options(self._tiles),
+            )  # fmt: skip
+        return masked, keep
+
+
+def source_constants(tiles: Tiles, block_size: int, blocks: int, words: bool) -> dict[str, Any]:
+    """Return the compile-time arguments of a source layer; `words`: entries are kept or not by 8 at a time."""
+    return {
+        "BLOCK": block_size, "BLOCKS": tiles.entries // block_size, "SCORES": SCORES,
+        "UNITS": block_size // 8 if words else block_size, "KEPT": 0x0101010101010101 if words else 1,
+        "WIDE": blocks > SCORES, "PDL": tiles.pdl,
+    }  # fmt: skip
+
+
+def consumer_constants(tiles: Tiles) -> dict[str, Any]:
+    """Return the compile-time arguments of a consumer."""
+    return {"TILE": tiles.entries, "PDL": tiles.pdl}
+
+
+def launch_options(tiles: Tiles) -> dict[str, Any]:
+    """Return the compiler options of a launch."""
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
+
+
+def prepare_blocks(tiles: Tiles, device: Any, site: Any, rows: Sequence[int]) -> CandidateBlocks:
+    """Return `candidate_blocks` with memory for the planned rows, compiled for the site's blocks in both forms."""
+    target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
+    bound = CandidateBlocks(tiles, ArrivalState(max(rows, default=0), target))
+    if target.type == "cuda":
+        block_size = site.options["block_size"]
+        dtype = getattr(torch, site.dtypes.get("logits", "float32"))
+        one = torch.ones(1, dtype=torch.int32, device=target)
+        for blocks in (1, SCORES + 1):
+            logits = torch.zeros(1, blocks * block_size, dtype=dtype, device=target)
+            _, keep = bound(logits, one, None, 1, block_size)
+            bound(logits, one, keep, 1, block_size)
+    return bound
