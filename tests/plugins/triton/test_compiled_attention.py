@@ -9,7 +9,8 @@ import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops_triton import attention, kv_store, rope, rope_wo_a
-from dspark_ops_triton.blocks import sparse_decode
+from dspark_ops_triton.blocks import sparse_decode, turned_copy
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
@@ -33,9 +34,9 @@ def _fused(kernel: CompiledKernel) -> int:
 def test_heads_are_copied_16_bytes_at_a_time_and_fused_only_where_the_contract_says_so(arch: str, fused: bool) -> None:
     integers = ("q_row", "q_head", "out_row", "out_head", "heads")
     signature = {"q": "*bf16", "out": "*bf16", "freqs": "*fp32", "positions": "*i64", **dict.fromkeys(integers, "i32")}
-    constants = {**rope.launch_constants(512, 64, 8, fused, False), "q_lane": 1, "out_lane": 1}
-    options = rope.launch_options(arch.startswith("gfx"))
-    kernel = compile_kernel(rope.turned_copy_kernel, arch, signature, constants, options, ("q", "out"))
+    cut = rope.AMD_CUT if arch.startswith("gfx") else rope.CUT
+    constants = {**turned_copy.launch_constants(cut, 512, 64, 8, fused, False), "q_lane": 1, "out_lane": 1}
+    kernel = compile_kernel(turned_copy.turned_copy_kernel, arch, signature, constants, cut_options(cut), ("q", "out"))
     assert kernel.spilled == 0
     assert kernel.registers <= 48
     assert kernel.shared <= 1024
@@ -49,9 +50,10 @@ def test_heads_are_copied_16_bytes_at_a_time_and_fused_only_where_the_contract_s
 def test_heads_with_spaced_lanes_build_without_spills(arch: str) -> None:
     integers = ("q_row", "q_head", "q_lane", "out_row", "out_head", "out_lane", "heads")
     signature = {"q": "*bf16", "out": "*bf16", "freqs": "*fp32", **dict.fromkeys(integers, "i32")}
-    constants = {**rope.launch_constants(512, 64, 1, False, True), "positions": None}
-    options = rope.launch_options(arch.startswith("gfx"))
-    assert compile_kernel(rope.turned_copy_kernel, arch, signature, constants, options).spilled == 0
+    cut = rope.AMD_CUT if arch.startswith("gfx") else rope.CUT
+    constants = {**turned_copy.launch_constants(cut, 512, 64, 1, False, True), "positions": None}
+    built = compile_kernel(turned_copy.turned_copy_kernel, arch, signature, constants, cut_options(cut))
+    assert built.spilled == 0
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -67,10 +69,9 @@ def test_a_latent_row_is_stored_from_registers(arch: str) -> None:
     assert kernel.spilled == 0
     assert kernel.registers <= 80
     assert kernel.shared <= 128
-    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 2
-    assert kernel.count(WIDE_STORE[arch[:2]]) >= 1
     if arch.startswith("sm_"):
-        assert kernel.count(r"\bF2FP\.SATFINITE\.E4M3") >= 4, "the hardware rounds to e4m3"
+        assert kernel.count(r"\bLDG\.E\.64") >= 2, "four lanes of a row and of the weight to a thread"
+        assert kernel.count(r"\bF2FP\.SATFINITE\.E4M3") >= 2, "the hardware rounds to e4m3"
 
 
 @pytest.mark.parametrize("arch", ARCHES)

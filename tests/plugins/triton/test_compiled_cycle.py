@@ -7,7 +7,8 @@ import pytest
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops_triton import accept, accept_forced, accept_greedy, accept_tail, inputs
 from dspark_ops_triton.argmax import AMD_TILES, TILES
-from dspark_ops_triton.blocks import mla_walk
+from dspark_ops_triton.blocks import mla_walk, step_inputs
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -84,17 +85,18 @@ def test_copies_of_ids_use_registers_only(arch: str) -> None:
     outs = {"ids_out": "*i64", "positions_out": "*i64", "cache_out": "*i64"}
     sizes = dict.fromkeys(("elements", "bonus_stride", "third_row", "third_column", *STRIDES), "i32")
     everything = {**i64, **outs, **sizes}
-    for kernel in (inputs.draft_inputs_kernel, inputs.verify_inputs_kernel):
+    for kernel in (step_inputs.draft_inputs_kernel, step_inputs.verify_inputs_kernel):
         signature = {name: everything[name] for name in kernel.arg_names if name in everything}
-        built = compile_kernel(kernel, arch, signature, inputs.launch_constants(6), inputs.launch_options())
+        constants = step_inputs.launch_constants(inputs.CUT, 6)
+        built = compile_kernel(kernel, arch, signature, constants, cut_options(inputs.CUT))
         assert (built.spilled, built.shared) == (0, 0)
         assert built.registers <= 48
     signature = {
         "seq_lens": "*i64", "request_indices": "*i64", "causal_lens": "*i32", "request_rows": "*i64",
         "requests": "i32", "rows": "i32", "width": "i32",
     }  # fmt: skip
-    constants = {"BLOCK": inputs.BLOCK}
-    built = compile_kernel(inputs.expand_kernel, arch, signature, constants, inputs.launch_options())
+    constants = {"BLOCK": inputs.CUT.items}
+    built = compile_kernel(step_inputs.expand_kernel, arch, signature, constants, cut_options(inputs.CUT))
     assert (built.spilled, built.shared) == (0, 0)
     assert built.registers <= 48
 

@@ -6,7 +6,8 @@ import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import fake_quant, fp4_rows
-from dspark_ops_triton.blocks import fp8_grid
+from dspark_ops_triton.blocks import fp4_packing, fp4_rounding, fp8_grid
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -38,10 +39,10 @@ def test_the_fp8_grid_loads_16_bytes_at_a_time_as_codes_and_as_values(arch: str)
 @pytest.mark.parametrize(("arch", "rounding"), [*((name, "rne") for name in ARCHES), ("sm_90", "half_down")])
 @pytest.mark.parametrize("rows", [192, 4096])
 def test_fp4_rows_are_read_16_bytes_at_a_time(arch: str, rounding: str, rows: int) -> None:
-    _, block, threads = fp4_rows.block_of(rows)
+    cut = fp4_packing.cut_of(fp4_rows.AMD_CUTS if arch.startswith("gfx") else fp4_rows.CUTS, rows)
     kernel = compile_kernel(
-        fp4_rows.fp4_rows_kernel, arch, {"x": "*bf16", "payload": "*u8", "scales": "*u8", "rows": "i32"},
-        fp4_rows.launch_constants(128, block, rounding), fp4_rows.launch_options(threads, arch.startswith("gfx")),
+        fp4_packing.fp4_rows_kernel, arch, {"x": "*bf16", "payload": "*u8", "scales": "*u8", "rows": "i32"},
+        fp4_packing.launch_constants(cut, 128, rounding), cut_options(cut),
         ("x", "payload", "scales"),
     )  # fmt: skip
     assert kernel.spilled == 0
@@ -57,9 +58,10 @@ def test_index_queries_are_read_and_written_16_bytes_at_a_time(arch: str, scale:
     signature = {
         "x": "*bf16", "out": "*bf16", "freqs": "*fp32", "positions": "*i64", **dict.fromkeys(integers, "i32"),
     }  # fmt: skip
+    cut = fake_quant.AMD_CUT if arch.startswith("gfx") else fake_quant.CUT
+    constants = fp4_rounding.launch_constants(cut, 128, 64, 8, False, scale)
     kernel = compile_kernel(
-        fake_quant.fake_quant_kernel, arch, signature, fake_quant.launch_constants(128, 64, 8, False, scale),
-        fake_quant.launch_options(arch.startswith("gfx")), ("x", "out"),
+        fp4_rounding.fake_quant_kernel, arch, signature, constants, cut_options(cut), ("x", "out")
     )  # fmt: skip
     assert kernel.spilled == 0
     assert kernel.registers <= 64

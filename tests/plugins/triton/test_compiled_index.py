@@ -6,6 +6,8 @@ import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import finish_pages, index_scores, varctx, vocab_pairs
+from dspark_ops_triton.blocks import rank_pairs, varctx_records
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -28,15 +30,15 @@ def test_finished_pages_do_not_spill(arch: str, chosen: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "requests"), [*((arch, 64) for arch in ARCHES), *((arch, varctx.MOST_REQUESTS) for arch in TIGHT)]
+    ("arch", "requests"), [*((arch, 64) for arch in ARCHES), *((arch, varctx_records.MOST_REQUESTS) for arch in TIGHT)]
 )
 def test_the_ragged_schedule_does_not_spill(arch: str, requests: int) -> None:
     signature = {
         **dict.fromkeys(("context_lens", "safe_out", "records"), "*i32"),
         **dict.fromkeys(("requests", "block_k", "programs", "most", "next_n"), "i32"),
     }
-    constants, options = varctx.launch_constants(requests), varctx.launch_options()
-    kernel = compile_kernel(varctx.varctx_kernel, arch, signature, constants, options)
+    constants, options = varctx_records.launch_constants(varctx.CUT, requests), cut_options(varctx.CUT)
+    kernel = compile_kernel(varctx_records.varctx_kernel, arch, signature, constants, options)
     assert kernel.spilled == 0
     assert kernel.registers <= 255
     assert kernel.shared <= 32768
@@ -45,8 +47,8 @@ def test_the_ragged_schedule_does_not_spill(arch: str, requests: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_argmax_over_ranks_uses_registers_only(arch: str) -> None:
     signature = {"pairs": "*i64", "out": "*i64", "parts": "i32", "rows": "i32"}
-    constants, options = {"BLOCK": vocab_pairs.BLOCK}, vocab_pairs.launch_options()
-    kernel = compile_kernel(vocab_pairs.pairs_kernel, arch, signature, constants, options)
+    constants, options = {"BLOCK": vocab_pairs.CUT.items}, cut_options(vocab_pairs.CUT)
+    kernel = compile_kernel(rank_pairs.pairs_kernel, arch, signature, constants, options)
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 64
 

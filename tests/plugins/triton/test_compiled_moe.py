@@ -8,6 +8,8 @@ import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops_triton import activation, moe_gate, moe_pack
+from dspark_ops_triton.blocks import clamped_silu
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
@@ -49,11 +51,11 @@ def test_the_largest_gate_of_the_region_does_not_spill(arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_activation_loads_16_bytes_at_a_time(arch: str) -> None:
     amd = arch.startswith("gfx")
-    block = activation.AMD_BLOCK if amd else activation.BLOCK
+    cut = activation.AMD_CUT if amd else activation.CUT
     signature = {"gate_up": "*bf16", "out": "*bf16", "row_stride": "i32", "limit": "fp32"}
-    constants = activation.launch_constants(576, True, 8, block)
+    constants = clamped_silu.launch_constants(cut, 576, True, 8)
     kernel = compile_kernel(
-        activation.silu_mul_clamp_kernel, arch, signature, constants, activation.launch_options(), ("gate_up", "out")
+        clamped_silu.silu_mul_clamp_kernel, arch, signature, constants, cut_options(cut), ("gate_up", "out")
     )
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 96

@@ -6,6 +6,8 @@ import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import engram, moe_hash, moe_reduce
+from dspark_ops_triton.blocks import padded_choices, route_reduce, table_gather
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -32,8 +34,8 @@ def test_the_padding_uses_registers_only(arch: str) -> None:
         "ids": "*i64", "weights": "*fp32", "num_valid": "*i32", "count": "i64",
         **dict.fromkeys(("top_k", "id_stride", "weight_stride", "pad_id"), "i32"),
     }  # fmt: skip
-    constants, options = {"BLOCK": moe_hash.BLOCK}, moe_hash.launch_options(moe_hash.FILL_WARPS)
-    kernel = compile_kernel(moe_hash.fill_kernel, arch, signature, constants, options)
+    constants, options = {"BLOCK": moe_hash.FILL_CUT.items}, cut_options(moe_hash.FILL_CUT)
+    kernel = compile_kernel(padded_choices.fill_kernel, arch, signature, constants, options)
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 64
 
@@ -46,10 +48,11 @@ def test_the_route_reduce_loads_16_bytes_at_a_time(arch: str) -> None:
         "topk_weights": "*fp32", "experts": "i32", "scale": "fp32",
     }  # fmt: skip
     amd = arch.startswith("gfx")
-    constants = moe_reduce.launch_constants(6, 5120, True, True, True, False)
-    options = moe_reduce.launch_options(amd)
+    cut = moe_reduce.AMD_CUT if amd else moe_reduce.CUT
+    constants = route_reduce.launch_constants(cut, 6, 5120, True, True, True, False)
+    options = cut_options(cut)
     kernel = compile_kernel(
-        moe_reduce.reduce_kernel, arch, signature, constants, options, ("route_out", "shared", "out")
+        route_reduce.reduce_kernel, arch, signature, constants, options, ("route_out", "shared", "out")
     )
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 96
@@ -63,8 +66,9 @@ def test_the_widest_route_reduce_does_not_spill(arch: str) -> None:
         **dict.fromkeys(("topk_ids", "expert_mask"), "*i32"), "experts": "i32", "scale": "fp32",
     }  # fmt: skip
     amd = arch.startswith("gfx")
-    constants = moe_reduce.launch_constants(16, 7168, True, True, True, True)
-    kernel = compile_kernel(moe_reduce.reduce_kernel, arch, signature, constants, moe_reduce.launch_options(amd))
+    cut = moe_reduce.AMD_CUT if amd else moe_reduce.CUT
+    constants = route_reduce.launch_constants(cut, 16, 7168, True, True, True, True)
+    kernel = compile_kernel(route_reduce.reduce_kernel, arch, signature, constants, cut_options(cut))
     assert kernel.spilled == 0
     assert kernel.registers <= 160
 
@@ -78,8 +82,9 @@ def test_the_gather_does_not_spill(arch: str, columns: int) -> None:
         **dict.fromkeys(("count", "each", "token_stride", "id_stride", "low", "high"), "i32"),
     }  # fmt: skip
     amd = arch.startswith("gfx")
-    constants, options = engram.launch_constants(columns), engram.launch_options(amd)
-    kernel = compile_kernel(engram.gather_kernel, arch, signature, constants, options, ("table", "out"))
+    cut = engram.AMD_CUT if amd else engram.CUT
+    constants, options = table_gather.launch_constants(cut, columns), cut_options(cut)
+    kernel = compile_kernel(table_gather.gather_kernel, arch, signature, constants, options, ("table", "out"))
     assert kernel.spilled == 0
     assert kernel.registers <= 128
     assert kernel.shared <= 16384

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
-from dspark_ops_triton import index_lengths, moe_sort, vocab_parallel
+from dspark_ops_triton import index_lengths, moe_sort
 from dspark_ops_triton.argmax import AMD_TILES, TILES
+from dspark_ops_triton.blocks import candidate_counts, local_argmax, route_sort
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -21,10 +23,8 @@ def test_the_local_argmax_reads_16_bytes_at_a_time(arch: str) -> None:
         "logits": "*fp32", "out": "*i64", "state": "*i64",
         **dict.fromkeys(("rows", "row_stride", "columns", "offset"), "i32"),
     }  # fmt: skip
-    constants, options = vocab_parallel.launch_constants(tiles, 4), vocab_parallel.launch_options(tiles)
-    kernel = compile_kernel(
-        vocab_parallel.local_kernel, arch, signature, constants, options, ("logits", "out", "state")
-    )
+    constants, options = local_argmax.launch_constants(tiles, 4), local_argmax.launch_options(tiles)
+    kernel = compile_kernel(local_argmax.local_kernel, arch, signature, constants, options, ("logits", "out", "state"))
     assert kernel.spilled == 0
     assert kernel.registers <= 128
     assert kernel.shared <= 128
@@ -37,7 +37,10 @@ def test_lengths_and_slots_use_registers_only(arch: str) -> None:
         **dict.fromkeys(("rows", "topk_blocks", "block_size", "exact_tail"), "i32"),
     }
     options = index_lengths.launch_options()
-    lengths = compile_kernel(index_lengths.lengths_kernel, arch, signature, {"BLOCK": index_lengths.BLOCK}, options)
+    lengths = compile_kernel(
+        candidate_counts.lengths_kernel, arch, signature, {"BLOCK": index_lengths.LENGTHS_CUT.items},
+        cut_options(index_lengths.LENGTHS_CUT),
+    )  # fmt: skip
     signature = {
         "scores": "*fp32", "indices": "*i64", "page_table": "*i32", "page_indices": "*i32", "raw_indices": "*i64",
         **dict.fromkeys(("width", "chosen", "page_size"), "i32"),
@@ -59,10 +62,11 @@ def test_the_sort_of_a_decode_step_does_not_spill(arch: str, rows: int, top_k: i
         "buffer": "*i32", "topk_weights": "*fp32", "sorted_weights": "*fp32",
         **dict.fromkeys(("rows", "experts", "words", "length"), "i32"),
     }  # fmt: skip
-    constants = moe_sort.launch_constants(rows, top_k, experts, 32, True, True, top_k == 16)
-    options = moe_sort.launch_options(arch.startswith("gfx"))
+    cut = moe_sort.AMD_CUT if arch.startswith("gfx") else moe_sort.CUT
+    constants = route_sort.launch_constants(cut, rows, top_k, experts, 32, True, True, top_k == 16)
+    options = cut_options(cut)
     outputs = ("sorted_ids", "sorted_expert_ids", "num_valid_ids", "buffer", "sorted_weights")
-    kernel = compile_kernel(moe_sort.sort_kernel, arch, signature, constants, options, outputs)
+    kernel = compile_kernel(route_sort.sort_kernel, arch, signature, constants, options, outputs)
     assert kernel.spilled == 0
     assert kernel.registers <= 96
     assert kernel.shared <= 8192

@@ -6,35 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
-from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.elementary import exp_rounded
+from dspark_ops_triton.blocks import clamped_silu
+from dspark_ops_triton.blocks.cutting import Cut, prepared
 
 #: Columns of a program, one warp or wave each: 8 per thread, 16 bytes of a 16-bit dtype.
-BLOCK = 256
-AMD_BLOCK = 512
-
-
-@triton.jit(do_not_specialize=["row_stride"])
-def silu_mul_clamp_kernel(
-    gate_up, out, row_stride, limit,
-    COLUMNS: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr,
-):  # fmt: skip
-    """Write BLOCK of the COLUMNS results of one row; `row_stride` counts groups of STRIDE_UNIT elements."""
-    row = tl.program_id(0).to(tl.int64)
-    lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = lanes < COLUMNS
-    start = gate_up + row * row_stride * STRIDE_UNIT
-    gate = tl.load(start + lanes, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(start + COLUMNS + lanes, mask=mask, other=0.0).to(tl.float32)
-    if LIMITED:
-        # comparisons and not minima: a NaN stays
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-    value = tl.div_rn(gate, 1.0 + exp_rounded(-gate)) * up
-    tl.store(out + row * COLUMNS + lanes, value.to(out.dtype.element_ty), mask=mask)
+CUT, AMD_CUT = Cut(items=256, warps=1), Cut(items=512, warps=1)
 
 
 def silu_mul_clamp(gate_up: torch.Tensor, limit: float | None = 10.0) -> torch.Tensor:
@@ -51,36 +28,9 @@ def silu_mul_clamp(gate_up: torch.Tensor, limit: float | None = 10.0) -> torch.T
 
     Source: A9 (plain mode), O15.
     """
-    rows, columns = gate_up.shape[0], gate_up.shape[1] // 2
-    out = torch.empty(rows, columns, dtype=gate_up.dtype, device=gate_up.device)
-    if rows == 0:
-        return out
-    unit = stride_unit(gate_up)
-    block = AMD_BLOCK if torch.version.hip else BLOCK
-    silu_mul_clamp_kernel[(rows, triton.cdiv(columns, block))](
-        gate_up, out, gate_up.stride(0) // unit, 0.0 if limit is None else float(limit),
-        **launch_constants(columns, limit is not None, unit, block), **launch_options(),
-    )  # fmt: skip
-    return out
-
-
-def launch_constants(columns: int, limited: bool, unit: int, block: int = BLOCK) -> dict[str, Any]:
-    """Return the compile-time arguments of a launch."""
-    return {"COLUMNS": columns, "LIMITED": limited, "BLOCK": block, "STRIDE_UNIT": unit}
-
-
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch."""
-    return {"num_warps": 1, "enable_fp_fusion": False}
+    return clamped_silu.silu_mul_clamp(AMD_CUT if torch.version.hip else CUT, gate_up, limit)
 
 
 def prepare_silu_mul_clamp(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `silu_mul_clamp`, compiled for the site's width and dtype and for rows that begin on 16 bytes, or not."""
-    if device.arch.vendor != "cpu":
-        columns, limit = site.axes["I"], site.options.get("limit", 10.0)
-        width = triton.cdiv(2 * columns, 16) * 16
-        dtype = getattr(torch, site.dtypes.get("gate_up", "bfloat16"))
-        buffer = torch.zeros(2 * width + 2, dtype=dtype, device="cuda")
-        for x in (buffer[: 2 * width].view(2, width), buffer.view(2, width + 1), buffer.view(2, width + 1)[:, 1:]):
-            silu_mul_clamp(x[:, : 2 * columns], limit)
-    return silu_mul_clamp
+    return prepared(silu_mul_clamp, clamped_silu.compile_silu_mul_clamp, device, site, rows)

@@ -10,30 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark_ops_triton.blocks import candidate_counts
+from dspark_ops_triton.blocks.cutting import Cut, prepared
+
+LENGTHS_CUT = Cut(items=256, warps=2)
 BLOCK = 256
 WARPS = 2
 
 _STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_stride"]
-
-
-@triton.jit(
-    do_not_specialize=["rows", "topk_blocks", "block_size", "exact_tail"], do_not_specialize_on_alignment=["seq_lens"]
-)
-def lengths_kernel(
-    seq_lens, block_lens, compact_lens, page_table, rows, topk_blocks, block_size, exact_tail, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Write the block counts and packed lengths of BLOCK rows."""
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = row < rows
-    length = tl.load(seq_lens + row, mask=live, other=0)
-    # From the last entry: adding block_size - 1 first would pass 2**31 for the longest rows.
-    blocks = tl.where(length > 0, (length - 1) // block_size + 1, 0)
-    compact = tl.minimum(blocks, topk_blocks) * block_size
-    newest = (length - 1) % block_size + 1
-    tail = tl.where(length > 0, compact - block_size + newest, 0)
-    tl.store(block_lens + row, blocks, mask=live)
-    tl.store(compact_lens + row, tl.where(exact_tail > 0, tail, compact), mask=live)
-    tl.store(page_table + row, tl.zeros((BLOCK,), tl.int32), mask=live)
 
 
 @triton.jit(
@@ -81,18 +65,7 @@ def candidate_lengths(
 
     Source: A15, N10.5.
     """
-    if topk_blocks < 1 or block_size < 1:
-        got = f"{topk_blocks} and {block_size}"
-        raise ValueError(f"candidate_lengths: wanted positive topk_blocks and block_size, got {got}")
-    rows = seq_lens.shape[0]
-    block_lens, compact_lens = (torch.empty(rows, dtype=torch.int32, device=seq_lens.device) for _ in range(2))
-    page_table = torch.empty(rows, 1, dtype=torch.int32, device=seq_lens.device)
-    if rows:
-        lengths_kernel[(triton.cdiv(rows, BLOCK),)](
-            seq_lens, block_lens, compact_lens, page_table, rows, topk_blocks, block_size, int(exact_tail),
-            BLOCK=BLOCK, **launch_options(),
-        )  # fmt: skip
-    return block_lens, compact_lens, page_table
+    return candidate_counts.candidate_lengths(LENGTHS_CUT, seq_lens, topk_blocks, block_size, exact_tail)
 
 
 def filter_topk_pages(
@@ -147,9 +120,7 @@ def launch_options() -> dict[str, Any]:
 
 def prepare_candidate_lengths(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `candidate_lengths`, compiled."""
-    if device.arch.vendor != "cpu":
-        candidate_lengths(torch.zeros(1, dtype=torch.int32, device="cuda"))
-    return candidate_lengths
+    return prepared(candidate_lengths, candidate_counts.compile_candidate_lengths, device, site, rows)
 
 
 def prepare_filter_topk_pages(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:

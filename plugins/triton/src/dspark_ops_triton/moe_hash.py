@@ -10,12 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark_ops_triton.blocks import padded_choices
+from dspark_ops_triton.blocks.cutting import Cut, prepared
 from dspark_ops_triton.blocks.elementary import exp_rounded, log1p_rounded
 
-#: Choices of a row that one warp takes, and entries that a program overwrites.
+#: Choices of a row that one warp takes.
 MOST_CHOSEN = 64
-BLOCK = 256
-HASH_WARPS, FILL_WARPS = 1, 2
+HASH_WARPS = 1
+FILL_CUT = Cut(items=256, warps=2)
 
 
 @triton.jit(
@@ -43,20 +45,6 @@ def hash_kernel(
     weight = tl.div_rn(score, total.broadcast_to(score.shape))
     tl.store(weights + row * top_k + slot, tl.where(known, weight, 0.0), mask=chosen)
     tl.store(ids + row * top_k + slot, tl.where(known, expert, pad_id), mask=chosen)
-
-
-@triton.jit(
-    do_not_specialize=["count", "top_k", "id_stride", "weight_stride", "pad_id"],
-    do_not_specialize_on_alignment=["ids", "weights", "num_valid"],
-)
-def fill_kernel(ids, weights, num_valid, count, top_k, id_stride, weight_stride, pad_id, BLOCK: tl.constexpr):
-    """Overwrite those of BLOCK choices that lie in padded rows."""
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    row, slot = place // top_k, place % top_k
-    padded = (place < count) & (row >= tl.load(num_valid))
-    pad = (tl.zeros((BLOCK,), tl.int32) + pad_id).to(ids.dtype.element_ty)
-    tl.store(ids + row * id_stride + slot, pad, mask=padded)
-    tl.store(weights + row * weight_stride + slot, tl.zeros((BLOCK,), tl.float32), mask=padded)
 
 
 def moe_gate_hash(
@@ -114,12 +102,7 @@ def fill_padded_topk(ids: Tensor, weights: Tensor, num_valid: Tensor, pad_id: in
 
     Source: A6.
     """
-    count = ids.numel()
-    if count:
-        fill_kernel[(triton.cdiv(count, BLOCK),)](
-            ids, weights, num_valid, count, ids.shape[1], ids.stride(0), weights.stride(0), pad_id,
-            BLOCK=BLOCK, **launch_options(FILL_WARPS),
-        )  # fmt: skip
+    padded_choices.fill_padded_topk(FILL_CUT, ids, weights, num_valid, pad_id)
 
 
 def hash_constants(top_k: int, padded: bool) -> dict[str, Any]:
@@ -145,9 +128,4 @@ def prepare_moe_gate_hash(device: Any, site: Any, rows: Sequence[int]) -> Callab
 
 def prepare_fill_padded_topk(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
     """Return `fill_padded_topk`, compiled for ids and counts of both dtypes."""
-    if device.arch.vendor != "cpu":
-        weights = torch.zeros(1, 1, device="cuda")
-        for ids in (weights.int(), weights.long()):
-            for count in (weights[0].int(), weights[0].long()):
-                fill_padded_topk(ids, weights, count)
-    return fill_padded_topk
+    return prepared(fill_padded_topk, padded_choices.compile_fill_padded_topk, device, site, rows)

@@ -6,51 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-#: Columns of a program: 8 per thread, 16 bytes of a 16-bit dtype. A decode step's rows fill a device by small blocks.
-BLOCK = 512
-THREADS = 64
-#: Slots of a row whose loads are all in flight at once.
-MOST_CHOSEN = 16
+from dspark_ops_triton.blocks import route_reduce
+from dspark_ops_triton.blocks.cutting import Cut, prepared
 
-
-@triton.jit(
-    do_not_specialize=["experts", "scale"],
-    do_not_specialize_on_alignment=["topk_ids", "expert_mask", "topk_weights"],
-)
-def reduce_kernel(
-    route_out, topk_ids, expert_mask, topk_weights, shared, out, experts, scale,
-    TOP: tl.constexpr, COLUMNS: tl.constexpr, WEIGHTED: tl.constexpr, SHARED: tl.constexpr, SCALED: tl.constexpr,
-    ONCE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Sum BLOCK columns of one row over its slots; a slot of a remote expert is not read."""
-    row = tl.program_id(0).to(tl.int64)
-    lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = lanes < COLUMNS
-    kind = out.dtype.element_ty
-    total = tl.zeros((BLOCK,), tl.float32)
-    for slot in tl.static_range(TOP):
-        expert = tl.load(topk_ids + row * TOP + slot)
-        known = (expert >= 0) & (expert < experts)
-        held = tl.load(expert_mask + tl.where(known, expert, 0), mask=known, other=0) != 0
-        there = lanes < tl.where(held, COLUMNS, 0)
-        value = tl.load(route_out + (row * TOP + slot) * COLUMNS + lanes, mask=there, other=0.0).to(tl.float32)
-        if WEIGHTED:
-            value = value * tl.load(topk_weights + row * TOP + slot)
-        # A choice: a weight that is no number would let a remote slot through.
-        total = tl.where(held, total + value, total)
-    if ONCE:
-        total = total * scale
-    else:
-        total = total.to(kind).to(tl.float32)
-        if SCALED:
-            total = (total * scale).to(kind).to(tl.float32)
-    if SHARED:
-        total = total + tl.load(shared + row * COLUMNS + lanes, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * COLUMNS + lanes, total.to(kind), mask=inside)
+#: 8 columns per thread, 16 bytes of a 16-bit dtype. A decode step's rows fill a device by small blocks.
+CUT, AMD_CUT = Cut(items=512, warps=2), Cut(items=512, warps=1)
 
 
 def moe_local_reduce(
@@ -83,48 +45,11 @@ def moe_local_reduce(
 
     Source: A5.
     """
-    rows, top_k, columns = route_out.shape
-    if rounding not in ("stepwise", "once") or not 1 <= top_k <= MOST_CHOSEN:
-        got = f"rounding {rounding!r} and {top_k} slots"
-        raise ValueError(f"moe_local_reduce: wanted rounding stepwise or once and 1 to {MOST_CHOSEN} slots, got {got}")
-    out = torch.empty(rows, columns, dtype=route_out.dtype, device=route_out.device)
-    if rows and columns:
-        constants = launch_constants(
-            top_k, columns, topk_weights is not None, shared is not None, scale != 1, rounding == "once"
-        )
-        reduce_kernel[(rows, triton.cdiv(columns, BLOCK))](
-            route_out, topk_ids, expert_mask, topk_ids if topk_weights is None else topk_weights,
-            out if shared is None else shared, out, expert_mask.shape[0], float(scale),
-            **constants, **launch_options(torch.version.hip is not None),
-        )  # fmt: skip
-    return out
-
-
-def launch_constants(
-    top_k: int, columns: int, weighted: bool, shared: bool, scaled: bool, once: bool
-) -> dict[str, Any]:
-    """Return the compile-time arguments of a launch."""
-    return {
-        "TOP": top_k, "COLUMNS": columns, "WEIGHTED": weighted, "SHARED": shared, "SCALED": scaled or once,
-        "ONCE": once, "BLOCK": BLOCK,
-    }  # fmt: skip
-
-
-def launch_options(amd: bool) -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: products and sums round one after the other."""
-    return {"num_warps": THREADS // (64 if amd else 32), "enable_fp_fusion": False}
+    return route_reduce.moe_local_reduce(
+        AMD_CUT if torch.version.hip else CUT, route_out, topk_ids, expert_mask, scale, topk_weights, shared, rounding
+    )
 
 
 def prepare_moe_local_reduce(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `moe_local_reduce`, compiled for the site's sizes, dtype and options, with each optional tensor or not."""
-    if device.arch.vendor != "cpu":
-        dtype = getattr(torch, site.dtypes.get("route_out", "bfloat16"))
-        top_k, columns = site.axes["K"], site.axes["D"]
-        routes = torch.zeros(1, top_k, columns, dtype=dtype, device="cuda")
-        ids = torch.zeros(1, top_k, dtype=torch.int32, device="cuda")
-        for weights in (None, ids.float()):
-            for shared in (None, routes[:, 0].contiguous()):
-                moe_local_reduce(
-                    routes, ids, ids[0], site.options["scale"], weights, shared, site.options["rounding"]
-                )  # fmt: skip
-    return moe_local_reduce
+    return prepared(moe_local_reduce, route_reduce.compile_moe_local_reduce, device, site, rows)

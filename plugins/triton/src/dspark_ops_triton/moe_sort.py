@@ -6,108 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
-#: Other pairs that every pair is compared with at a time, and comparisons at a time: 16 per thread.
-OTHERS = 16
-COMPARISONS = 8192
-THREADS = 512
-#: 32-bit words of the buffer that a further program sets to zero.
-ZEROS = 4096
-#: Entries behind the last block that it fills at a time.
-TAIL = 2048
-#: Pairs that the sorting program holds.
-LIMIT = 1024
-BUFFERS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+from dspark_ops_triton.blocks import route_sort
+from dspark_ops_triton.blocks.cutting import Cut, prepared
 
-
-@triton.jit
-def expert_of(topk_ids, held, pair, pairs, live_rows, experts, TOP_K: tl.constexpr, MASKED: tl.constexpr,
-              DEDUPE: tl.constexpr):  # fmt: skip
-    """Return the expert of each pair, `experts` for a pair that takes no part."""
-    row, slot = pair // TOP_K, pair % TOP_K
-    there = (pair < pairs) & (row < live_rows)
-    expert = tl.load(topk_ids + pair, mask=there, other=-1)
-    taken = there & (expert >= 0) & (expert < experts)
-    if MASKED:
-        taken = taken & (tl.load(held + expert, mask=taken, other=0) != 0)
-    if DEDUPE:
-        for further in tl.static_range(1, TOP_K):
-            later = tl.load(topk_ids + pair + further, mask=there & (slot + further < TOP_K), other=-1)
-            taken = taken & (later != expert)
-    return tl.where(taken, expert, experts)
-
-
-@triton.jit(
-    do_not_specialize=["rows", "experts", "words", "length"],
-    do_not_specialize_on_alignment=["topk_ids", "topk_weights", "held", "num_valid"],
-)
-def sort_kernel(
-    topk_ids, topk_weights, held, num_valid, sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids, buffer,
-    rows, experts, words, length,
-    TOP_K: tl.constexpr, PAIRS: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, OTHERS: tl.constexpr,
-    MASKED: tl.constexpr, COUNTED: tl.constexpr, DEDUPE: tl.constexpr, ZEROS: tl.constexpr, TAIL: tl.constexpr,
-):  # fmt: skip
-    """Program 0 sorts; the others set ZEROS words of the buffer to zero each.
-
-    PAIRS and EXPERTS are powers of two, EXPERTS above the number of experts: one more stands for "no part".
-    """
-    if tl.program_id(0) > 0:
-        word = (tl.program_id(0) - 1).to(tl.int64) * ZEROS + tl.arange(0, ZEROS)
-        tl.store(buffer + word, tl.zeros((ZEROS,), tl.int32), mask=word < words)
-    else:
-        live_rows = rows
-        if COUNTED:
-            live_rows = tl.minimum(tl.load(num_valid), rows)
-        pairs = rows * TOP_K
-        pair = tl.arange(0, PAIRS)
-        group = expert_of(topk_ids, held, pair, pairs, live_rows, experts, TOP_K, MASKED, DEDUPE)
-        rank = tl.zeros((PAIRS,), tl.int32)
-        for first in range(0, pairs, OTHERS):
-            other = first + tl.arange(0, OTHERS)
-            theirs = expert_of(topk_ids, held, other, pairs, live_rows, experts, TOP_K, MASKED, DEDUPE)
-            before = (theirs[None, :] == group[:, None]) & (other[None, :] < pair[:, None])
-            rank += tl.sum(before.to(tl.int32), axis=1)
-
-        expert = tl.arange(0, EXPERTS)
-        counts = tl.where(expert < experts, tl.histogram(group, EXPERTS), 0)
-        blocks = tl.cdiv(counts, BLOCK_SIZE)
-        starts = tl.cumsum(blocks, axis=0) - blocks
-        local = expert
-        if MASKED:
-            mine = (tl.load(held + expert, mask=expert < experts, other=0) != 0).to(tl.int32)
-            local = tl.cumsum(mine, axis=0) - mine
-
-        place = tl.gather(starts, group, 0) * BLOCK_SIZE + rank
-        taken = group < experts
-        weight = tl.load(topk_weights + pair, mask=taken, other=0.0)
-        tl.store(sorted_ids + place, ((pair % TOP_K) << 24) | (pair // TOP_K), mask=taken)
-        tl.store(sorted_weights + place, weight, mask=taken)
-        # What is left of an expert's last block: fewer than BLOCK_SIZE entries.
-        for further in range(BLOCK_SIZE - 1):
-            filler = counts + further
-            empty = filler < blocks * BLOCK_SIZE
-            tl.store(sorted_ids + starts * BLOCK_SIZE + filler, tl.zeros((EXPERTS,), tl.int32) + ((TOP_K << 24) | rows),
-                     mask=empty)  # fmt: skip
-            tl.store(sorted_weights + starts * BLOCK_SIZE + filler, tl.zeros((EXPERTS,), tl.float32), mask=empty)
-        for further in range(tl.max(blocks, axis=0)):
-            tl.store(sorted_expert_ids + starts + further, local, mask=further < blocks)
-        # Nobody may count on what lies behind, but equal calls give equal bits.
-        used = tl.sum(blocks, axis=0)
-        for first in range(used * BLOCK_SIZE, length, TAIL):
-            entry = first + tl.arange(0, TAIL)
-            tl.store(sorted_ids + entry, tl.zeros((TAIL,), tl.int32) + ((TOP_K << 24) | rows), mask=entry < length)
-            tl.store(sorted_weights + entry, tl.zeros((TAIL,), tl.float32), mask=entry < length)
-        for first in range(used, tl.cdiv(length, BLOCK_SIZE), TAIL):
-            entry = first + tl.arange(0, TAIL)
-            behind = entry < tl.cdiv(length, BLOCK_SIZE)
-            tl.store(sorted_expert_ids + entry, tl.zeros((TAIL,), tl.int32), mask=behind)
-        tl.store(num_valid_ids, used * BLOCK_SIZE)
-        if COUNTED:
-            live_rows = tl.load(num_valid)
-        tl.store(num_valid_ids + 1, live_rows)
+#: Comparisons of pairs at a time, 16 per thread.
+CUT, AMD_CUT = Cut(items=8192, warps=16), Cut(items=8192, warps=8)
 
 
 def moe_sort(
@@ -147,52 +52,19 @@ def moe_sort(
 
     Source: A4; choice 8 of the index.
     """
-    rows, top_k = topk_ids.shape
-    device = topk_ids.device
-    fits = 1 <= top_k <= min(experts, 127) and block_size >= 1 and rows * top_k <= LIMIT and buffer_dtype in BUFFERS
-    if not fits or model_dim < 1 or model_dim * BUFFERS[buffer_dtype].itemsize % 16:
-        got = (
-            f"{rows} rows of {top_k}, {experts} experts, blocks of {block_size}, {model_dim} columns of {buffer_dtype}"
-        )
-        raise ValueError(f"moe_sort: wanted up to {LIMIT} pairs and 127 slots, and rows of whole 16 bytes, got {got}")
-    length = rows * top_k + experts * block_size - top_k
-    zeroed = expert_mask is not None or accumulate
-    shape = (rows, model_dim) if zeroed else (0, 0)
-    buffer = torch.empty(shape, dtype=BUFFERS[buffer_dtype], device=device)
-    sorted_ids = torch.empty(length, dtype=torch.int32, device=device)
-    sorted_weights = torch.empty(length, dtype=torch.float32, device=device)
-    expert_ids = torch.empty(triton.cdiv(length, block_size), dtype=torch.int32, device=device)
-    if not rows:
-        return sorted_ids, sorted_weights, expert_ids, torch.zeros(2, dtype=torch.int32, device=device), buffer
-    totals = torch.empty(2, dtype=torch.int32, device=device)
-    words = buffer.numel() * buffer.element_size() // 4
-    constants = launch_constants(
-        rows, top_k, experts, block_size, expert_mask is not None, num_valid is not None, dedupe
-    )  # fmt: skip
-    sort_kernel[(1 + triton.cdiv(words, ZEROS),)](
-        topk_ids, topk_weights, topk_ids if expert_mask is None else expert_mask,
-        topk_ids if num_valid is None else num_valid, sorted_ids, sorted_weights, expert_ids, totals,
-        buffer.view(torch.int32) if zeroed else totals, rows, experts, words, length,
-        **constants, **launch_options(torch.version.hip is not None),
-    )  # fmt: skip
-    return sorted_ids, sorted_weights, expert_ids, totals, buffer
-
-
-def launch_constants(
-    rows: int, top_k: int, experts: int, block_size: int, masked: bool, counted: bool, dedupe: bool
-) -> dict[str, Any]:
-    """Return the compile-time arguments of a launch."""
-    pairs = max(64, triton.next_power_of_2(rows * top_k))
-    return {
-        "TOP_K": top_k, "PAIRS": pairs, "EXPERTS": triton.next_power_of_2(experts + 1), "BLOCK_SIZE": block_size,
-        "OTHERS": min(OTHERS, COMPARISONS // pairs), "MASKED": masked, "COUNTED": counted, "DEDUPE": dedupe,
-        "ZEROS": ZEROS, "TAIL": TAIL,
-    }  # fmt: skip
-
-
-def launch_options(amd: bool) -> dict[str, Any]:
-    """Return the compiler options of a launch."""
-    return {"num_warps": THREADS // (64 if amd else 32), "enable_fp_fusion": False}
+    return route_sort.moe_sort(
+        AMD_CUT if torch.version.hip else CUT,
+        topk_ids,
+        topk_weights,
+        experts,
+        model_dim,
+        block_size,
+        buffer_dtype,
+        accumulate,
+        expert_mask,
+        num_valid,
+        dedupe,
+    )
 
 
 def prepare_moe_sort(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
@@ -200,15 +72,4 @@ def prepare_moe_sort(device: Any, site: Any, rows: Sequence[int]) -> Callable[..
 
     The site's options decide all else: a call with others is compiled when it comes, which must not be in a graph.
     """
-    if device.arch.vendor != "cpu":
-        top_k, experts = site.axes["K"], site.axes["E"]
-        one = torch.ones(1, dtype=torch.int32, device="cuda")
-        mask = torch.ones(experts, dtype=torch.int32, device="cuda")
-        names = ("model_dim", "block_size", "buffer_dtype", "accumulate")
-        options = {name: site.options[name] for name in names}
-        for pairs in sorted({max(64, triton.next_power_of_2(count * top_k)) for count in rows if count}):
-            ids = torch.zeros(pairs // top_k, top_k, dtype=torch.int32, device="cuda")
-            for held in (None, mask):
-                for count in (None, one):
-                    moe_sort(ids, ids.float(), experts, expert_mask=held, num_valid=count, **options)
-    return moe_sort
+    return prepared(moe_sort, route_sort.compile_moe_sort, device, site, rows)

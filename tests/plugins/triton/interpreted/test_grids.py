@@ -17,7 +17,8 @@ from dspark_ops.conformance.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import numerics
 from dspark_ops_triton.blocks import codes
-from dspark_ops_triton.fp4_rows import block_of, fp4_quantize_rows
+from dspark_ops_triton.blocks.fp4_packing import cut_of
+from dspark_ops_triton.fp4_rows import CUTS, fp4_quantize_rows
 from dspark_ops_triton.kernels_grids import KERNELS
 
 OPERATORS = {kernel.op: kernel for kernel in KERNELS}
@@ -75,7 +76,7 @@ def test_a_row_does_not_depend_on_the_others(op: str) -> None:
 
 
 def test_blocks_of_many_rows_give_the_bytes_of_blocks_of_few() -> None:
-    assert [block_of(rows)[1] for rows in (1, 4095, 4096)] == [8, 8, 32]
+    assert [cut_of(CUTS, rows).items for rows in (1, 4095, 4096)] == [8, 8, 32]
     x = torch.randn(4099, 32, generator=torch.Generator().manual_seed(0)).bfloat16()
     payload, scales = fp4_quantize_rows(x)
     wanted = contracts.get("fp4_quantize_rows").reference(x)

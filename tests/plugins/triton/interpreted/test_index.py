@@ -10,9 +10,10 @@ import torch
 from dspark_ops import contracts
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import Case, Contract
+from dspark_ops_triton.blocks.varctx_records import MOST_REQUESTS
 from dspark_ops_triton.finish_pages import finish_topk_pages
 from dspark_ops_triton.index_scores import index_scores
-from dspark_ops_triton.varctx import MOST_REQUESTS, varctx_schedule
+from dspark_ops_triton.varctx import varctx_schedule
 from dspark_ops_triton.vocab_pairs import argmax_vocab_parallel
 
 Thinned = Callable[..., Contract]

@@ -13,6 +13,20 @@ from dspark_ops_triton.blocks.codes import e4m3_code, e4m3_round, power_of_two, 
 GROUPS = 32
 
 
+@triton.jit
+def grid_values(groups):
+    """Return float32 groups [n, 32] on the fp8 grid, as float32; every value has few enough bits for bfloat16."""
+    byte = ue8m0_fp8_grid(tl.max(tl.abs(groups), axis=1))[:, None]
+    return e4m3_round(groups * power_of_two(254 - byte)) * power_of_two(byte)
+
+
+@triton.jit
+def grid_codes(groups):
+    """Return the e4m3 codes, uint8 [n, 32], and the scale bytes, int32 [n], of float32 groups [n, 32]."""
+    byte = ue8m0_fp8_grid(tl.max(tl.abs(groups), axis=1))
+    return e4m3_code(groups * power_of_two(254 - byte)[:, None]), byte
+
+
 @triton.jit(do_not_specialize=["count"])
 def grid_codes_kernel(x, codes, scales, count, GROUPS: tl.constexpr):
     """Write the codes and the scale bytes of GROUPS of `count` groups of 32 values."""
@@ -20,8 +34,8 @@ def grid_codes_kernel(x, codes, scales, count, GROUPS: tl.constexpr):
     live = group < count
     place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
     values = tl.load(x + place, mask=live[:, None], other=0.0).to(tl.float32)
-    byte = ue8m0_fp8_grid(tl.max(tl.abs(values), axis=1))
-    tl.store(codes + place, e4m3_code(values * power_of_two(254 - byte)[:, None]), mask=live[:, None])
+    code, byte = grid_codes(values)
+    tl.store(codes + place, code, mask=live[:, None])
     tl.store(scales + group, byte.to(tl.uint8), mask=live)
 
 
@@ -32,9 +46,7 @@ def grid_values_kernel(x, out, count, GROUPS: tl.constexpr):
     live = group < count
     place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
     values = tl.load(x + place, mask=live[:, None], other=0.0).to(tl.float32)
-    byte = ue8m0_fp8_grid(tl.max(tl.abs(values), axis=1))[:, None]
-    on_grid = e4m3_round(values * power_of_two(254 - byte)) * power_of_two(byte)
-    tl.store(out + place, on_grid.to(tl.bfloat16), mask=live[:, None])
+    tl.store(out + place, grid_values(values).to(tl.bfloat16), mask=live[:, None])
 
 
 def launch_options() -> dict[str, Any]:
@@ -42,4 +54,4 @@ def launch_options() -> dict[str, Any]:
     return {"num_warps": 1, "enable_fp_fusion": False}
 
 
-__all__ = ["GROUPS", "grid_codes_kernel", "grid_values_kernel", "launch_options"]
+__all__ = ["GROUPS", "grid_codes", "grid_codes_kernel", "grid_values", "grid_values_kernel", "launch_options"]
