@@ -2,8 +2,10 @@
 
 On the machine with the GPU, from the repository's root:
 
-    python -m pytest -m gpu tests/plugins tests/conformance --junitxml=gpu.xml
+    python -m pytest -m gpu tests/plugins tests/conformance tests/decode --junitxml=gpu.xml
     python benchmarks/record_gpu_tests.py gpu.xml --commit "$(git rev-parse --short HEAD)"
+
+or, faster, ``python benchmarks/run_gpu_tests.py``.
 
 For every kernel that a test names, the record (benchmarks/results/gpu_tests_<arch>.json) holds whether all its tests
 passed and a digest of the sources that it was made of; a plugin's `conformant.json` lists those that passed. A plugin
@@ -138,15 +140,15 @@ def write(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=1, sort_keys=False) + "\n", encoding="utf-8")
 
 
-def record(junit: Path, commit: str, output: Path | None) -> int:
+def record(junits: Iterable[Path], commit: str, output: Path | None) -> int:
     """Write the record and the claims of every plugin; return 1 if a test failed."""
-    tests = list(outcomes(junit))
+    tests = [test for junit in junits for test in outcomes(junit)]
     found, on = collect(tests), machine()
     where = output or ROOT / "benchmarks" / "results" / f"gpu_tests_{on['arch']}.json"
     kernels = {
         f"{plugin}/{name}": tested.to_json() for plugin, all_ in found.items() for name, tested in sorted(all_.items())
     }
-    what = "pytest -m gpu tests/plugins tests/conformance"
+    what = "pytest -m gpu tests/plugins tests/conformance tests/decode"
     date = datetime.date.today().isoformat()
     write(where, {"what": what, "date": date, "commit": commit, "machine": on, "kernels": kernels, "tests": tests})
     for plugin, all_ in found.items():
@@ -178,7 +180,7 @@ def prune() -> int:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("junit", type=Path, nargs="?", help="the JUnit file of the run")
+    parser.add_argument("junit", type=Path, nargs="*", help="the JUnit files of the run")
     parser.add_argument("--commit", default="not stated", help="what was run")
     parser.add_argument("--output", type=Path, help="the record; by default benchmarks/results/gpu_tests_<arch>.json")
     parser.add_argument("--prune", action="store_true", help="drop the claims of kernels that have changed")
@@ -186,7 +188,7 @@ def main() -> int:
     if arguments.prune:
         print(f"{prune()} claims dropped")
         return 0
-    if arguments.junit is None:
+    if not arguments.junit:
         parser.error("name the JUnit file of the run, or give --prune")
     return record(arguments.junit, arguments.commit, arguments.output)
 
