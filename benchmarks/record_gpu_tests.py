@@ -140,9 +140,20 @@ def write(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=1, sort_keys=False) + "\n", encoding="utf-8")
 
 
-def record(junits: Iterable[Path], commit: str, output: Path | None) -> int:
-    """Write the record and the claims of every plugin; return 1 if a test failed."""
+def not_run(ids: Iterable[str], tests: Iterable[Mapping[str, str]]) -> Iterator[dict[str, str]]:
+    """Yield the tests of these ids that are in no report."""
+    ran = {(test["module"], test["test"]) for test in tests}
+    for node in ids:
+        file, _, name = node.partition("::")
+        module = file.removesuffix(".py").replace("/", ".")
+        if (module, name) not in ran:
+            yield {"module": module, "test": name, "outcome": "not run"}
+
+
+def record(junits: Iterable[Path], commit: str, output: Path | None, ids: Iterable[str] = ()) -> int:
+    """Write the record and the claims of every plugin; return 1 if a test failed, or one of `ids` was not run."""
     tests = [test for junit in junits for test in outcomes(junit)]
+    tests += not_run(ids, tests)
     found, on = collect(tests), machine()
     where = output or ROOT / "benchmarks" / "results" / f"gpu_tests_{on['arch']}.json"
     kernels = {
@@ -156,7 +167,7 @@ def record(junits: Iterable[Path], commit: str, output: Path | None) -> int:
         held = claims_file(plugin)
         claims = json.loads(held.read_text(encoding="utf-8")) if held.exists() else {}
         write(held, {**claims, on["arch"]: passed})
-    return int(any(test["outcome"] in ("failure", "error") for test in tests))
+    return int(any(test["outcome"] in ("failure", "error", "not run") for test in tests))
 
 
 def prune() -> int:
