@@ -36,6 +36,7 @@ def report_json(run: DecodeRun) -> dict[str, Any]:
             "max_batch": options.max_batch,
             "ignore_eos": options.ignore_eos,
             "execution": options.execution.value,
+            "tp": arguments.model.ranks.size,
         },
         "prompts": [_prompt_json(run, number) for number in range(len(arguments.texts))],
         "dspark": run.speculative.metrics.to_json() if run.speculative else None,

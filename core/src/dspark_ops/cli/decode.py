@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dspark_ops.cli._decode_prompts import Prompt, prompts_of, unescaped
+from dspark_ops.cli._decode_ranks import decode_on_ranks, ranks_of
 from dspark_ops.cli._decode_report import print_report, report_json
 from dspark_ops.cli._decode_run import Arguments, run_decode
 from dspark_ops.cli._options import ConfigOption, JsonOption, configured
@@ -19,6 +20,7 @@ _SCHEDULES = ("static", "threshold", "prefix", "prefix-global")
 
 
 def decode(
+    ctx: typer.Context,
     model: Annotated[Path, typer.Option("--model", metavar="DIR", help="Model directory: config.json, weights ...")],
     prompt: Annotated[
         str | None, typer.Option("--prompt", metavar="TEXT", help=r"Text to continue; \n, \t and \\ are escapes.")
@@ -77,6 +79,10 @@ def decode(
     solo_gamma: Annotated[
         int, typer.Option("--solo-gamma", help="Drafts per block while one request runs alone; not when packed.")
     ] = 0,
+    tp: Annotated[
+        int,
+        typer.Option("--tp", min=1, max=8, help="Tensor-parallel ranks, each a process; on cuda each with a GPU."),
+    ] = 1,
     config: ConfigOption = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write the figures as a picture.")] = None,
     as_json: JsonOption = False,
@@ -85,6 +91,10 @@ def decode(
 
     Exit code 1 means that greedy tokens differ from plain decoding.
     """
+    given = {name: value for name, value in locals().items() if name not in ("ctx", "tp")}
+    if tp > 1:
+        return decode_on_ranks(tp, device, given)
+    ranks = ranks_of(ctx)
     from dspark_ops.decode import DecodeOptions, load_model
     from dspark_ops.decode.calibration import read_calibration
 
@@ -94,7 +104,7 @@ def decode(
     if plot is not None:
         check_plot(plot)
     policy = _policy(schedule, threshold, step_rates)
-    loaded = load_model(model, device=device, config=settings)
+    loaded = load_model(model, device=device, config=settings, ranks=ranks)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     requests = [
         _request(loaded, item, {**sampling, "seed": seed + number, "max_tokens": max_tokens}, stops)
@@ -116,7 +126,9 @@ def decode(
     )
     texts = [item.text for item in asked]
     arguments = Arguments(loaded, texts, requests, options, speculative=not plain, plain=plain or compare)
-    run = run_decode(arguments, quiet=as_json)
+    run = run_decode(arguments, quiet=as_json or ranks.rank > 0)
+    if ranks.rank > 0:  # the first rank reports
+        return
     if plot is not None:
         from dspark_ops.cli._decode_plot import save_plot
 

@@ -1,0 +1,177 @@
+"""Ranks as processes of this machine: started together, watched, and ended together."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final
+
+from dspark_ops._lazy import torch
+from dspark_ops.decode.ranks.distributed import SECONDS, DistributedGroup, PeerError
+from dspark_ops.errors import DsparkOpsError, ModelError, RankError
+
+__all__ = ["MAX_RANKS", "run_processes"]
+
+MAX_RANKS: Final = 8
+_HOST: Final = "127.0.0.1"
+_GRACE: Final = 10.0
+"""Seconds in which the others may end by themselves after a rank has; then they are ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where one rank runs."""
+
+    rank: int
+    size: int
+    port: int
+    backend: str
+    device: str
+    seconds: float
+
+
+def run_processes(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    size: int,
+    *,
+    device: str = "cpu",
+    seconds: float = SECONDS,
+) -> Any:
+    """Run a function in one new process per rank, and return what it returned on rank 0.
+
+    The store through which ranks compare plans is in this process, so it outlives any of them. If a rank fails or
+    dies, the others end within seconds: by themselves, being told, or by force.
+
+    Args:
+        function: takes the rank's `RankGroup`, then `arguments`; importable by its name, like what is passed to
+            ``multiprocessing`` with "spawn".
+        arguments: of the function, able to be pickled; what rank 0 returns must be, too.
+        size: number of ranks, 1 to 8.
+        device: ``cpu`` (gloo); ``cuda``: one GPU per rank (NCCL), or gloo where all share a single one.
+        seconds: longest wait of a rank for the others.
+
+    Raises:
+        DsparkOpsError: what the first rank that failed raised.
+        RankError: a rank has died, or raised what is no error of this library; or there are too few GPUs.
+        ModelError: a size out of range.
+    """
+    if not 1 <= size <= MAX_RANKS:
+        raise ModelError(f"{size} ranks: wanted 1 to {MAX_RANKS}")
+    backend = _backend(device, size)
+    store = torch.distributed.TCPStore(
+        _HOST, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=seconds)
+    )
+    context = multiprocessing.get_context("spawn")
+    processes: list[Any] = []
+    pipes: list[Connection] = []
+    try:
+        for rank in range(size):
+            ours, theirs = context.Pipe(duplex=False)
+            place = _Place(rank, size, store.port, backend, device, seconds)
+            process = context.Process(
+                target=_rank_main,
+                args=(place, theirs, function, arguments),
+                name=f"dspark-ops rank {rank}",
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            processes.append(process)
+            pipes.append(ours)
+        return _watch(processes, pipes)
+    finally:
+        _end(processes)
+        for pipe in pipes:
+            pipe.close()
+
+
+def _backend(device: str, size: int) -> str:
+    if device == "cpu" or size == 1:
+        return "gloo"
+    count = torch.cuda.device_count()
+    if 1 < count < size:
+        raise RankError(f"{size} ranks on cuda: wanted {size} GPUs, or one that all ranks share, got {count}")
+    return "nccl" if count >= size else "gloo"
+
+
+def _rank_main(place: _Place, pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Run one rank, and send ``(True, result)`` or ``(False, error)``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    torch.set_num_threads(max(1, torch.get_num_threads() // place.size))
+    if place.device == "cuda":
+        torch.cuda.set_device(place.rank % torch.cuda.device_count())
+    store = torch.distributed.TCPStore(_HOST, place.port, is_master=False, timeout=timedelta(seconds=place.seconds))
+    group = DistributedGroup(store, place.rank, place.size, backend=place.backend, seconds=place.seconds)
+    try:
+        result = function(group, *arguments)
+    except DsparkOpsError as error:
+        group.failed(f"{type(error).__name__}: {error}")
+        pipe.send((False, error))
+        raise SystemExit(1) from None
+    except Exception as error:
+        group.failed(f"{type(error).__name__}: {error}")
+        pipe.send((False, RankError(f"rank {place.rank} of {place.size} failed: {type(error).__name__}: {error}")))
+        raise
+    pipe.send((True, result if place.rank == 0 else None))
+    group.close()
+
+
+def _watch(processes: list[Any], pipes: list[Connection]) -> Any:
+    """Return rank 0's result once all ranks have ended, or raise what went wrong first."""
+    answers: dict[int, tuple[bool, Any]] = {}
+    wrong: list[DsparkOpsError] = []
+    going = dict(enumerate(processes))
+    deadline: float | None = None
+    while going:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        waiting = [*(process.sentinel for process in going.values())]
+        waiting += [pipes[rank] for rank in going if rank not in answers]
+        if not wait(waiting, left):
+            break
+        for rank, process in list(going.items()):
+            if rank not in answers and pipes[rank].poll():
+                try:
+                    answers[rank] = pipes[rank].recv()
+                except EOFError:
+                    answers[rank] = (False, None)
+                if answers[rank][1] is not None and not answers[rank][0]:
+                    wrong.append(answers[rank][1])
+            if not process.is_alive():
+                del going[rank]
+                if not answers.get(rank, (False, None))[0] and answers.get(rank, (False, None))[1] is None:
+                    wrong.append(
+                        RankError(f"rank {rank} of {len(processes)} {_ending(process)}; the others were ended")
+                    )
+        if wrong and deadline is None:
+            deadline = time.monotonic() + _GRACE
+    if wrong:
+        raise _cause(wrong)
+    return answers[0][1]
+
+
+def _cause(wrong: list[DsparkOpsError]) -> DsparkOpsError:
+    """Return the error that the others follow from: a death or a rank's own error before a report of one."""
+    causes = [error for error in wrong if not isinstance(error, PeerError)]
+    return (causes or wrong)[0]
+
+
+def _ending(process: Any) -> str:
+    process.join()
+    code = process.exitcode
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code} and no result"
+
+
+def _end(processes: list[Any]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+    for process in processes:
+        process.join()
