@@ -147,7 +147,7 @@ def _known_blocks() -> Iterator[Case]:
         yield _block(name, *laws, [0, 0, 0], [uniform, 0.0, 0.0], kept, verify_lens=torch.tensor([2]))
     # the draft behind the cut is missing: the final token has the target's law, though the drafter's is there
     missing = [half, half, half], [half, [0.5, 0.0, 0.25, 0.25], half]
-    cut = {"variant": "token", "trim": "boundary", "verify_lens": torch.tensor([2])}
+    cut: dict[str, Any] = {"variant": "token", "trim": "boundary", "verify_lens": torch.tensor([2])}
     yield _block("no draft right behind the cut", *missing, [0, -1, 0], zeros, 1, bonus=0, **cut)
 
 
