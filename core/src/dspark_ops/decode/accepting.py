@@ -26,11 +26,13 @@ class Accepted:
         correct_len: [R] int32, drafts accepted.
         commit_lens: [R] int32, rows that become valid; also the number of tokens in `tokens`.
         tokens: [R, W] int64, of which the first ``commit_lens`` are emitted.
+        capped: [R] int32, drafts that would have been accepted behind the rows allowed; 0 where those were not run.
     """
 
     correct_len: Tensor
     commit_lens: Tensor
     tokens: Tensor
+    capped: Tensor
 
 
 def accept_step(
@@ -52,17 +54,17 @@ def accept_step(
     prefix = torch.tensor([request.start for request in running], device=candidates.device)
     greedy = [row for row, item in enumerate(running) if item.greedy]
     if len(greedy) == len(running):
-        correct, _, _, commit, _, tokens = ops.accept_tail(candidates, logits, prefix, lens)
-        return Accepted(correct, commit, tokens)
+        correct, _, trim, commit, _, tokens = ops.accept_tail(candidates, logits, prefix, lens)
+        return Accepted(correct, commit, tokens, trim)
     sampled = [row for row, item in enumerate(running) if not item.greedy]
     kept = _sampled(ops, running, candidates, logits, proposal, lens, prefix, sampled)
     if not greedy:
         return kept
     rows = torch.tensor(greedy, device=candidates.device)
     strided = logits.view(*candidates.shape, -1)[rows].flatten(0, 1)
-    correct, _, _, commit, _, tokens = ops.accept_tail(candidates[rows], strided, prefix[rows], lens[rows])
+    correct, _, trim, commit, _, tokens = ops.accept_tail(candidates[rows], strided, prefix[rows], lens[rows])
     order = torch.tensor(greedy + sampled, device=candidates.device).argsort()
-    pairs = ((correct, kept.correct_len), (commit, kept.commit_lens), (tokens, kept.tokens))
+    pairs = ((correct, kept.correct_len), (commit, kept.commit_lens), (tokens, kept.tokens), (trim, kept.capped))
     return Accepted(*(torch.cat(pair)[order] for pair in pairs))
 
 
@@ -94,4 +96,4 @@ def _sampled(
     found = same(ops, torch.stack((correct.long(), bonus, trim.long())))
     correct, bonus, trim = found[0].int(), found[1], found[2].int()
     commit, _, tokens = ops.accept_finalize(correct, bonus, trim, own[:, 1:], prefix[rows])
-    return Accepted(correct, commit, tokens)
+    return Accepted(correct, commit, tokens, trim)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from dspark_ops._lazy import torch
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.next_token import next_tokens
-from dspark_ops.decode.options import DecodeOptions
+from dspark_ops.decode.options import DecodeOptions, VerifyMode
 from dspark_ops.decode.request import Request
 from dspark_ops.decode.running import Running
+from dspark_ops.decode.uniform_policy import UniformPolicy
 from dspark_ops.decode.v41.geometry import MAX_STEP_ROWS, pages_for
 from dspark_ops.decode.v41.rows import Rows
 from dspark_ops.decode.v41.state import DecodeState
+from dspark_ops.decode.verify_width import WidthConditions
 from dspark_ops.errors import ModelError
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ def check_options(model: Model, options: DecodeOptions) -> None:
     """
     if not 1 <= options.max_batch <= MAX_STEP_ROWS:
         raise ModelError(f"max_batch is {options.max_batch}: wanted 1 to {MAX_STEP_ROWS} requests at once")
+    if isinstance(options.policy, UniformPolicy):
+        mode = "static" if options.verify_mode is VerifyMode.COMPACT else options.verify_mode.value
+        for reason in WidthConditions(verify_mode=mode).refusals():
+            raise ModelError(f"one verify width per step cannot be chosen: {reason}")
     if options.cache_pages < 0:
         raise ModelError(f"cache_pages is {options.cache_pages}: wanted a number of pages, or 0 for whole contexts")
     gamma = model.config.gamma if options.gamma is None else options.gamma

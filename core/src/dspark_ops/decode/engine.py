@@ -17,7 +17,7 @@ from dspark_ops.decode.invariants import Ledger
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.model_drafter import ModelDrafter
-from dspark_ops.decode.options import DecodeOptions, Execution
+from dspark_ops.decode.options import DecodeOptions, Execution, VerifyMode
 from dspark_ops.decode.running import Running
 from dspark_ops.decode.runtimes.folded import FoldedSteps
 from dspark_ops.decode.runtimes.runtime_set import RuntimeSet
@@ -55,6 +55,7 @@ class Engine:
         self.batch = batch
         self.total = DecodeMetrics()
         self._model = model
+        self._capped = options.verify_mode is VerifyMode.CAP_ACCEPT
         gamma = model.config.gamma if options.gamma is None else options.gamma
         ops = model.ops(gamma, check=options.check_invariants)
         self._ops = ops.at(site="verify")
@@ -73,6 +74,7 @@ class Engine:
             on_device=runtimes.scheduler(runtimes.primary).on_device,
             simulated=False,
             checked=options.check_invariants,
+            capped=options.verify_mode is VerifyMode.CAP_ACCEPT,
         )
         foldable = folds and not fold_eligible(self._facts, ())
         runtimes.prepare(sampled=not greedy, unfolded=not (foldable and greedy), folded=foldable)
@@ -128,8 +130,9 @@ class Engine:
         gamma, _ = self._steps.begin(len(running))
         asked = self._draft_requests(running, gamma)
         proposal = self._steps.propose(asked)
-        lens = self._verify_lens(running, proposal)
-        step = self._steps.verify(asked, proposal, lens)
+        lens, most = self._verify_lens(running, proposal)
+        run = most if self._capped else lens
+        step = self._steps.verify(asked, proposal, run)
         if self._ledger:
             self._ledger.feed(step.rows)
         self.total.forwards += 1
@@ -137,9 +140,13 @@ class Engine:
         self._commit(*step.committed(accepted.commit_lens))
         emitted = self.batch.emit(running, accepted.tokens, accepted.commit_lens)
         correct_lens = accepted.correct_len.tolist()
-        self._steps.observe([correct + 1 for correct in correct_lens])
-        for item, verified, correct, kept in zip(running, lens.tolist(), correct_lens, emitted, strict=True):
-            item.metrics.step(gamma, verified, correct, len(kept))
+        allowed = lens.tolist()
+        self._steps.observe([correct + 1 for correct in correct_lens], allowed)
+        # Rows that were not run have no logits, and what the operator says behind the cut means nothing then.
+        capped_lens = accepted.capped.tolist() if self._capped else [0] * len(running)
+        counts = zip(running, run.tolist(), allowed, correct_lens, emitted, capped_lens, strict=True)
+        for item, rows, most_rows, correct, kept, capped in counts:
+            item.metrics.step(gamma, rows, correct, len(kept), allowed=most_rows, capped=capped)
         if self._ledger:
             self._ledger.after_cycle(running, emitted, gamma)
         self._retire()
@@ -156,12 +163,13 @@ class Engine:
         index = tuple(item.index for item in running)
         return DraftRequests(index, slot, anchor, start, gamma, temperature, uniforms)
 
-    def _verify_lens(self, running: Sequence[Running], proposal: Proposal) -> Tensor:
-        """Return the rows each request verifies: what the policy says, within the drafts there are and the context."""
+    def _verify_lens(self, running: Sequence[Running], proposal: Proposal) -> tuple[Tensor, Tensor]:
+        """Return the rows each request verifies, and the most it could: the drafts there are, within the context."""
         lens = self._steps.verify_lens(proposal, [item.index for item in running])
         offered = (proposal.drafts >= 0).int().cumprod(-1).sum(-1, dtype=torch.int32)
         room = torch.tensor([item.room for item in running], dtype=torch.int32, device=offered.device)
-        return torch.minimum(lens, torch.minimum(offered, room) + 1)
+        most = torch.minimum(offered, room) + 1
+        return torch.minimum(lens, most), most
 
     def _commit(self, rows: Rows, features: Tensor) -> None:
         if self._ledger:

@@ -19,12 +19,14 @@ class FoldFacts:
         on_device: verify lengths are chosen on the device from this step alone.
         simulated: accepted lengths are drawn, not found.
         checked: something looks at every step on the host.
+        capped: rows that the policy leaves out are run all the same.
     """
 
     own_drafter: bool
     on_device: bool
     simulated: bool
     checked: bool
+    capped: bool = False
 
 
 def fold_eligible(facts: FoldFacts, running: Sequence[Running]) -> str:
@@ -42,6 +44,8 @@ def fold_eligible(facts: FoldFacts, running: Sequence[Running]) -> str:
         return "acceptance is simulated"
     if not facts.on_device:
         return "the verify schedule needs the host"
+    if facts.capped:
+        return "rows are run that may not be accepted"
     if facts.checked:
         return "every step is checked on the host"
     if not all(item.greedy for item in running):

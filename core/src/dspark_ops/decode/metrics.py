@@ -23,7 +23,8 @@ class DecodeMetrics:
         proposed: drafts proposed.
         accepted: drafts accepted, before trimming.
         trimmed: tokens dropped behind the end-of-text token or the most tokens asked for (C2.7).
-        cut_by_schedule: drafts that were proposed and not verified.
+        cut_by_schedule: drafts that were proposed and that the schedule, or the context's end, left out.
+        capped: drafts left out that were run all the same and would have been accepted (cap-accept).
         histogram: verify steps by accept length, the final token included: 1 to gamma + 1.
         reached, correct: per draft position, from 0: how often it was judged, how often it was right.
         forwards: calls of the target for verify steps (a batch counts once).
@@ -42,6 +43,7 @@ class DecodeMetrics:
     accepted: int = 0
     trimmed: int = 0
     cut_by_schedule: int = 0
+    capped: int = 0
     histogram: Counter[int] = field(default_factory=Counter)
     reached: Counter[int] = field(default_factory=Counter)
     correct: Counter[int] = field(default_factory=Counter)
@@ -57,9 +59,20 @@ class DecodeMetrics:
         self.prompt_rows += rows
         self.emitted += 1
 
-    def step(self, proposed: int, verified_rows: int, accepted: int, emitted: int) -> None:
-        """Count one verify step of one request."""
-        tested = verified_rows - 1
+    def step(
+        self, proposed: int, verified_rows: int, accepted: int, emitted: int, *, allowed: int = 0, capped: int = 0
+    ) -> None:
+        """Count one verify step of one request.
+
+        Args:
+            proposed: drafts proposed.
+            verified_rows: rows run, the anchor included.
+            accepted: drafts accepted.
+            emitted: tokens given to the caller.
+            allowed: rows that could be accepted, if fewer than were run; 0 for all.
+            capped: drafts behind those that would have been accepted.
+        """
+        tested = (allowed or verified_rows) - 1
         self.verify_steps += 1
         self.verified_rows += verified_rows
         self.proposed += proposed
@@ -67,6 +80,7 @@ class DecodeMetrics:
         self.emitted += emitted
         self.trimmed += accepted + 1 - emitted
         self.cut_by_schedule += proposed - tested
+        self.capped += capped
         self.histogram[accepted + 1] += 1
         self.reached.update(range(min(accepted + 1, tested)))
         self.correct.update(range(accepted))

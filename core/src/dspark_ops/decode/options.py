@@ -9,7 +9,7 @@ from dspark_ops.decode.calibration import Calibration
 from dspark_ops.decode.policy import StaticPolicy, VerifyPolicy
 from dspark_ops.errors import ModelError
 
-__all__ = ["DecodeOptions", "Execution", "RuntimeOptions"]
+__all__ = ["DecodeOptions", "Execution", "RuntimeOptions", "VerifyMode"]
 
 
 class Execution(str, Enum):
@@ -23,6 +23,15 @@ class Execution(str, Enum):
     """As `STATIC`, each step captured in a graph on a GPU; accepting is outside."""
     FOLDED = "folded"
     """As `GRAPH`, with accept and commit as the tail of the verify step wherever a step allows it (C2.9)."""
+
+
+class VerifyMode(str, Enum):
+    """What becomes of drafts that the policy leaves out (C1.11.1)."""
+
+    COMPACT = "compact"
+    """They are not run."""
+    CAP_ACCEPT = "cap-accept"
+    """They are run and not accepted: the same output, nothing saved, and it shows what whole blocks would accept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,7 @@ class DecodeOptions:
     Attributes:
         gamma: drafts per block; None takes the length the model was trained with. Plain decoding has none.
         policy: how many of the drafts each request verifies. Plain decoding has none.
+        verify_mode: what becomes of drafts that the policy leaves out.
         calibration: temperatures of the drafter's confidences, one per draft of a block; None leaves them as they are.
         max_batch: most requests that run at once; others wait.
         cache_pages: pages of 128 positions of compressed cache entries that all requests share. A request enters when
@@ -89,6 +99,7 @@ class DecodeOptions:
 
     gamma: int | None = None
     policy: VerifyPolicy = field(default_factory=StaticPolicy)
+    verify_mode: VerifyMode = VerifyMode.COMPACT
     calibration: Calibration | None = None
     max_batch: int = 8
     cache_pages: int = 0

@@ -53,6 +53,14 @@ class Scheduler(Protocol):
             [R] int32, 1 to G + 1.
         """
 
+    def observe(self, accept_lens: Sequence[int], verified: Sequence[int]) -> None:
+        """Take note of what came out of a step, perhaps one step late.
+
+        Args:
+            accept_lens: one per request, the final token included.
+            verified: rows that each request verified.
+        """
+
     def forget(self, request: int) -> None:
         """Drop what is remembered of a request that has ended."""
 
@@ -144,7 +152,17 @@ class PrefixPolicy:
         return _LaggedScheduler(ops, self.rates, self.lag, gamma)
 
 
-class _StaticScheduler:
+class _Unlearning:
+    """A scheduler that learns nothing from what was accepted, and remembers no request."""
+
+    def observe(self, accept_lens: Sequence[int], verified: Sequence[int]) -> None:
+        """See `Scheduler`."""
+
+    def forget(self, request: int) -> None:
+        """See `Scheduler`."""
+
+
+class _StaticScheduler(_Unlearning):
     on_device = True
 
     def __init__(self, rows: int) -> None:
@@ -156,11 +174,8 @@ class _StaticScheduler:
     def verify_lens(self, confidence: Tensor, survival: Tensor, requests: Sequence[int]) -> Tensor:
         return torch.full((len(requests),), self._rows, dtype=torch.int32, device=survival.device)
 
-    def forget(self, request: int) -> None:
-        """Nothing is remembered."""
 
-
-class _ThresholdScheduler:
+class _ThresholdScheduler(_Unlearning):
     on_device = True
 
     def __init__(self, threshold: float, gamma: int) -> None:
@@ -174,11 +189,8 @@ class _ThresholdScheduler:
         # a confidence that is NaN ends the prefix
         return (confidence >= self._threshold).int().cumprod(-1).sum(-1, dtype=torch.int32) + 1
 
-    def forget(self, request: int) -> None:
-        """Nothing is remembered."""
 
-
-class _EarlyStopScheduler:
+class _EarlyStopScheduler(_Unlearning):
     on_device = False  # its table depends on how many requests there are
 
     def __init__(self, ops: Any, rates: StepRates, gamma: int) -> None:
@@ -192,11 +204,8 @@ class _EarlyStopScheduler:
     def verify_lens(self, confidence: Tensor, survival: Tensor, requests: Sequence[int]) -> Tensor:
         return self._ops.schedule_prefix(survival, self._tables.of(survival), None, "early_stop")
 
-    def forget(self, request: int) -> None:
-        """Nothing is remembered."""
 
-
-class _LaggedScheduler:
+class _LaggedScheduler(_Unlearning):
     on_device = False  # it remembers earlier steps
 
     def __init__(self, ops: Any, rates: StepRates, lag: int, gamma: int) -> None:

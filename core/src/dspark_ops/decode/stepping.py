@@ -70,8 +70,8 @@ class Steps(Protocol):
     def commit(self, rows: Rows, features: Tensor) -> None:
         """Give the drafter committed rows; prompts too."""
 
-    def observe(self, accept_lens: Sequence[int]) -> None:
-        """Take note of the accept lengths of a step, the final token included, one per request."""
+    def observe(self, accept_lens: Sequence[int], verified: Sequence[int]) -> None:
+        """Take note of a step: accept lengths, the final token included, and rows verified, one per request."""
 
     def forget(self, request: int) -> None:
         """Drop what is remembered of a request that has ended."""
@@ -93,20 +93,22 @@ class PackedSteps:
         self, model: Model, ops: Any, state: DecodeState, drafter: Drafter, policy: VerifyPolicy, gamma: int
     ) -> None:
         self._target, self._ops, self._state = model.target, ops.at(site="verify"), state
-        self._drafter, self._gamma = drafter, gamma
+        self._drafter, self._gamma, self._width = drafter, gamma, gamma + 1
         self._scheduler = same_lengths(ops, policy.scheduler(ops.at(site="draft"), gamma))
 
     def begin(self, requests: int) -> tuple[int, int]:
-        """Return the block length, and the width of whole blocks: narrower ones are packed by their lengths."""
-        return self._gamma, self._scheduler.width(requests)
+        """Return the block length and the scheduler's width."""
+        self._width = self._scheduler.width(requests)
+        return self._gamma, self._width
 
     def propose(self, asked: DraftRequests) -> Proposal:
         """Run the drafter."""
         return self._drafter.propose(asked)
 
     def verify_lens(self, proposal: Proposal, requests: Sequence[int]) -> Tensor:
-        """Ask the scheduler."""
-        return self._scheduler.verify_lens(proposal.confidence, proposal.survival, requests)
+        """Ask the scheduler, within the width of the step."""
+        lens = self._scheduler.verify_lens(proposal.confidence, proposal.survival, requests)
+        return lens.clamp(max=self._width)
 
     def verify(self, asked: DraftRequests, proposal: Proposal, lens: Tensor) -> StepResult:
         """Pack the rows, run them and spread their logits."""
@@ -119,8 +121,9 @@ class PackedSteps:
         """Tell the drafter."""
         self._drafter.commit(rows, features)
 
-    def observe(self, accept_lens: Sequence[int]) -> None:
-        """Nothing here depends on it."""
+    def observe(self, accept_lens: Sequence[int], verified: Sequence[int]) -> None:
+        """Tell the scheduler."""
+        self._scheduler.observe(accept_lens, verified)
 
     def forget(self, request: int) -> None:
         """Tell the scheduler."""

@@ -110,5 +110,8 @@ class _RankScheduler:
     def verify_lens(self, confidence: Tensor, survival: Tensor, requests: Sequence[int]) -> Tensor:
         return same(self._ops, self._scheduler.verify_lens(confidence, survival, requests))
 
+    def observe(self, accept_lens: Sequence[int], verified: Sequence[int]) -> None:
+        self._scheduler.observe(accept_lens, verified)
+
     def forget(self, request: int) -> None:
         self._scheduler.forget(request)

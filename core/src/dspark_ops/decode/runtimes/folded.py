@@ -115,4 +115,5 @@ class FoldedSteps:
         for item, was_going, verified, accepted, kept in zip(step.running, going, lens, correct, emitted, strict=True):
             if was_going and verified:
                 item.metrics.step(step.gamma, verified, accepted, len(kept))
-        self._runtimes.observe([accepted + 1 for was_going, accepted in zip(going, correct, strict=True) if was_going])
+        told = [(accepted + 1, rows) for was, accepted, rows in zip(going, correct, lens, strict=True) if was]
+        self._runtimes.observe([length for length, _ in told], [rows for _, rows in told], step.gamma)

@@ -10,7 +10,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.decode.calibration import Calibration
 from dspark_ops.decode.lanes import lanes_for
 from dspark_ops.decode.model import Model
-from dspark_ops.decode.options import DecodeOptions, Execution
+from dspark_ops.decode.options import DecodeOptions, Execution, VerifyMode
 from dspark_ops.decode.policy import Scheduler
 from dspark_ops.decode.ranks.ops import same_lengths
 from dspark_ops.decode.runtimes.buffers import StepBuffers
@@ -73,6 +73,7 @@ class RuntimeSet:
         self._captured = options.execution is not Execution.STATIC and model.torch_device.startswith("cuda")
         pool = torch.cuda.graph_pool_handle() if self._captured else None
         lanes = lanes_for(model.torch_device, options.runtimes.side_streams)
+        self._whole = options.verify_mode is VerifyMode.CAP_ACCEPT
         self._schedulers: dict[int, Scheduler] = {}
         self._runtimes: dict[int, Runtime] = {}
         for shape in shapes:
@@ -112,10 +113,18 @@ class RuntimeSet:
             return self._runtimes[self._narrow]
         return self.primary
 
-    def observe(self, accept_lens: Sequence[int]) -> None:
-        """Note the accept lengths of a step, the final token included; a step that gave none is not one."""
+    def observe(self, accept_lens: Sequence[int], verified: Sequence[int] = (), gamma: int = 0) -> None:
+        """Note what came out of a step; a step that gave nothing is not one.
+
+        Args:
+            accept_lens: one per request, the final token included.
+            verified: rows that each request verified.
+            gamma: block length of the step, whose scheduler is told; 0 tells none.
+        """
         if accept_lens:
             self._late.append(sum(accept_lens) / len(accept_lens))
+            if gamma:
+                self._schedulers[gamma].observe(accept_lens, verified)
 
     def scheduler(self, runtime: Runtime) -> Scheduler:
         """Return the scheduler of a runtime."""
@@ -124,6 +133,8 @@ class RuntimeSet:
     def width(self, runtime: Runtime, requests: int) -> int:
         """Return the verify width of a step: the narrowest prepared one that the scheduler's answer fits in."""
         wanted = self.scheduler(runtime).width(requests)
+        if self._whole:
+            return runtime.shape.widths[-1]
         return next(width for width in runtime.shape.widths if width >= min(wanted, runtime.shape.widths[-1]))
 
     def forget(self, request: int) -> None:

@@ -64,9 +64,9 @@ class RuntimeSteps:
         """Tell the drafter."""
         self._drafter.commit(rows, features)
 
-    def observe(self, accept_lens: Sequence[int]) -> None:
+    def observe(self, accept_lens: Sequence[int], verified: Sequence[int]) -> None:
         """Tell the runtimes, which choose by it."""
-        self._runtimes.observe(accept_lens)
+        self._runtimes.observe(accept_lens, verified, self._runtime.shape.gamma)
 
     def forget(self, request: int) -> None:
         """Tell the schedulers."""
