@@ -24,6 +24,7 @@ from dspark_ops_triton import (
     kernels_attention,
     kernels_compress,
     kernels_draft,
+    kernels_fused,
     kernels_grids,
     kernels_index,
     kernels_inputs,
@@ -121,6 +122,7 @@ KERNELS = with_recorded_evidence(
         *kernels_select.KERNELS,
         *kernels_index.KERNELS,
         *kernels_routes.KERNELS,
+        *kernels_fused.KERNELS,
     ),
 )
 

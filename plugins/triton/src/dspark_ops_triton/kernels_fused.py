@@ -1,0 +1,63 @@
+"""The kernels of operators that end in a quantisation: activation, stream update, index queries, output projection."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dspark_ops.api import Kernel, RankClass, Traits, any_gpu, axis, contiguous, dtype, unit_last_stride
+from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
+
+_ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True)
+
+_SILU_MXFP8 = Kernel(
+    "silu_mul_clamp_mxfp8",
+    variant="column_blocks",
+    target="dspark_ops_triton.activation_grid:silu_mul_clamp_mxfp8",
+    prepare="dspark_ops_triton.activation_grid:prepare_silu_mul_clamp_mxfp8",
+    arch=any_gpu(),
+    region=[
+        dtype("gate_up", "bfloat16"),
+        unit_last_stride("gate_up"),
+        axis("I").between(32, 2**23),
+        axis("I").multiple_of(32),
+        axis("M").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=_ROW_BY_ROW,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch; 7 bytes per result; y as silu_mul_clamp of this plugin; 64-bit offsets",
+)
+
+_SILU_GRID = replace(
+    _SILU_MXFP8,
+    op="silu_mul_clamp_fp8_grid",
+    target="dspark_ops_triton.activation_grid:silu_mul_clamp_fp8_grid",
+    prepare="dspark_ops_triton.activation_grid:prepare_silu_mul_clamp_fp8_grid",
+    note="1 launch; 8 bytes per result; exponentials of base 2; no 8-bit conversion; 64-bit offsets",
+)
+
+_POST_COMBINE_NORM_GRID = Kernel(
+    "mhc_post_combine_norm_fp8_grid",
+    variant="row_program",
+    target="dspark_ops_triton.mhc_post_grid:mhc_post_combine_norm_fp8_grid",
+    prepare="dspark_ops_triton.mhc_post_grid:prepare_mhc_post_combine_norm_fp8_grid",
+    arch=any_gpu(),
+    region=[
+        *(dtype(name, "bfloat16") for name in ("x", "residual", "weight")),
+        *(dtype(name, "float32") for name in ("post", "comb", "pre")),
+        contiguous("x", "residual", "post", "comb", "pre", "weight"),
+        axis("N").one_of(4),
+        # A token is held in registers: 8192 lanes is what is built, and tested to need no spills.
+        axis("H").between(32, 8192),
+        axis("H").multiple_of(32),
+        axis("T").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=replace(_ROW_BY_ROW, pdl=True),
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch, one program per token; 8*H + 4*N*H bytes per token and 2*H; no 8-bit conversion; 64-bit offsets",
+)
+
+KERNELS = (_SILU_MXFP8, _SILU_GRID, _POST_COMBINE_NORM_GRID)

@@ -1,0 +1,85 @@
+"""Portable ``mhc_post_combine_norm_fp8_grid``: the stream's update, the next collapse, its norm, that on the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dspark_ops_triton.blocks.launching import RowTiles, bind_launch, row_options
+from dspark_ops_triton.blocks.stream_grid import launch_constants, post_combine_norm_grid_kernel
+from dspark_ops_triton.blocks.tile_table import tiles_for
+
+#: 512 threads share a token: ten values of each copy per thread at 5120.
+TILES = RowTiles(warps=16)
+AMD_TILES = RowTiles(warps=8)
+
+
+def mhc_post_combine_norm_fp8_grid(
+    x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, pre: Tensor, weight: Tensor, eps: float = 1e-20
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the new copies of the stream, their weighted sum, its RMS norm, and that rounded to the fp8 grid.
+
+    Args:
+        x: [T, H] bfloat16, contiguous as all arguments are; H is divisible by 32.
+        residual: [T, N, H] bfloat16.
+        post: [T, N] float32.
+        comb: [T, N, N] float32, source copy first, destination copy last.
+        pre: [T, N] float32, weights of the next collapse.
+        weight: [H] bfloat16, of the next branch's norm.
+        eps: added to the mean square, under the root.
+
+    Returns:
+        new_residual [T, N, H], combined [T, H], normed [T, H] and grid [T, H], all bfloat16; the first three to the bit
+        what `mhc_post_combine_norm` of this plugin returns.
+
+    Raises:
+        ValueError: H is no multiple of 32.
+
+    Bytes moved: ``T * (8*H + 4*N*H) + 2*H``. Launches: 1, none for no tokens.
+
+    Source: A8, A0.2.
+    """
+    tiles = AMD_TILES if torch.version.hip else TILES
+    return _post_combine_norm_grid(tiles, x, residual, post, comb, pre, weight, eps)
+
+
+def _post_combine_norm_grid(
+    tiles: RowTiles, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, pre: Tensor, weight: Tensor,
+    eps: float = 1e-20,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    tokens, copies, hidden = residual.shape
+    if hidden % 32:
+        raise ValueError(f"mhc_post_combine_norm_fp8_grid: wanted H in whole groups of 32, got {hidden}")
+    new_residual = torch.empty_like(residual)
+    combined, normed, grid = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
+    if tokens and hidden:
+        post_combine_norm_grid_kernel[(tokens,)](
+            x, residual, post, comb, pre, weight, new_residual, combined, normed, grid, float(eps),
+            **launch_constants(tiles, copies, hidden), **row_options(tiles),
+        )  # fmt: skip
+    return new_residual, combined, normed, grid
+
+
+def prepare_mhc_post_combine_norm_fp8_grid(
+    device: Any, site: Any, rows: Sequence[int]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return `mhc_post_combine_norm_fp8_grid`, compiled for the site's sizes and tensors on 16 bytes, or not."""
+    if device.arch.vendor == "cpu":
+        return mhc_post_combine_norm_fp8_grid
+    default = AMD_TILES if device.arch.vendor == "amd" else TILES
+    tiles = tiles_for("mhc_post_combine_norm_fp8_grid", device, site, default)
+    bound = bind_launch(_post_combine_norm_grid, tiles, mhc_post_combine_norm_fp8_grid)
+    copies, hidden = site.axes["N"], site.axes["H"]
+    post, comb = torch.zeros(1, copies, device="cuda"), torch.zeros(1, copies, copies, device="cuda")
+    weight = torch.zeros(hidden, dtype=torch.bfloat16, device="cuda")
+    buffer = torch.zeros(copies * hidden + 1, dtype=torch.bfloat16, device="cuda")
+    for start in (0, 1):
+        x = buffer[start : start + hidden].view(1, hidden)
+        bound(x, buffer[start : start + copies * hidden].view(1, copies, hidden), post, comb, post, weight)
+    return bound
+
+
+__all__ = ["mhc_post_combine_norm_fp8_grid", "prepare_mhc_post_combine_norm_fp8_grid"]

@@ -1,0 +1,146 @@
+"""The kernels that end in a quantisation, against the cases of their contracts and against their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime.interpreter import InterpretedFunction
+
+from dspark_ops import contracts
+from dspark_ops.binding.targets import resolve
+from dspark_ops.conformance.facts import facts_of
+from dspark_ops.conformance.numbers import check_numbers
+from dspark_ops.contracts import Case, Contract
+from dspark_ops_triton.activation import silu_mul_clamp
+from dspark_ops_triton.activation_grid import silu_mul_clamp_fp8_grid, silu_mul_clamp_mxfp8
+from dspark_ops_triton.kernels_fused import KERNELS
+from dspark_ops_triton.mhc_post_combine import mhc_post_combine_norm
+from dspark_ops_triton.mhc_post_grid import mhc_post_combine_norm_fp8_grid
+
+OPERATORS = {kernel.op: kernel for kernel in KERNELS}
+#: Of the cases that are the same form at several sizes, one in so many is looked at here.
+THINNED = {"silu_mul_clamp_mxfp8": 3, "silu_mul_clamp_fp8_grid": 2, "mhc_post_combine_norm_fp8_grid": 3}
+
+
+def _function(op: str) -> Any:
+    return resolve(OPERATORS[op].target, op, op)
+
+
+def _rows_of(op: str) -> str:
+    """Return the first argument that has a row per row of a call."""
+    contract = contracts.get(op)
+    return contract.parameters[contract.rows_from[0]].name
+
+
+def _some_rows(op: str, inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """Return the inputs of some of a call's rows."""
+    contract = contracts.get(op)
+    cut = dict(inputs)
+    for argument in contract.arguments:
+        value = inputs.get(argument.name)
+        if value is not None and contract.rows in argument.shape:
+            index = (slice(None),) * argument.shape.index(contract.rows)
+            cut[argument.name] = value[(*index, rows)]
+    return cut
+
+
+def _few(op: str, inputs: Any) -> dict[str, Any]:
+    """Return the inputs with at most three rows of an activation, which has a program per 256 columns of each."""
+    many = op.startswith("silu") and len(inputs["gate_up"]) > 3
+    return _some_rows(op, dict(inputs), slice(3)) if many else dict(inputs)
+
+
+def _largest(op: str, seed: int) -> dict[str, Any]:
+    cases = (_few(op, case.inputs) for case in contracts.get(op).cases("small", seed))
+    return max(cases, key=lambda inputs: len(inputs[_rows_of(op)]))
+
+
+def _same(got: torch.Tensor | None, wanted: torch.Tensor | None) -> bool:
+    """Whether two outputs are equal to the bit."""
+    if got is None or wanted is None:
+        return got is wanted
+    return torch.equal(got.contiguous().view(torch.uint8), wanted.contiguous().view(torch.uint8))
+
+
+def _is_special(case: Case) -> bool:
+    return case.name.startswith(("no ", "groups", "tokens", "zeros", "largest"))
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_kernel_passes_the_cases_of_its_contract(op: str, thinned: Callable[..., Contract]) -> None:
+    contract, left_out = thinned(op, THINNED.get(op, 1), _is_special), []
+
+    def inside(inputs: Any) -> Any:
+        facts = facts_of(contracts.get(op), inputs)
+        if any(constraint.check(facts) for constraint in OPERATORS[op].region):
+            left_out.append(inputs)
+            return None
+        return _few(op, inputs)
+
+    assert check_numbers(contract, _function(op), adapt=inside) == []
+    assert left_out == []
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_call_is_one_launch_and_none_for_no_rows(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    run = InterpretedFunction.run
+
+    def count(self: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append(self.__name__)
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(InterpretedFunction, "run", count)
+    inputs = dict(next(iter(contracts.get(op).cases("small", 1))).inputs)
+    _function(op)(**inputs)
+    assert len(seen) == 1
+    empty = _function(op)(**_some_rows(op, inputs, slice(0)))
+    assert len(seen) == 1
+    wanted = contracts.get(op).reference(**_some_rows(op, inputs, slice(0)))
+    assert [None if value is None else value.shape for value in empty] == [
+        None if value is None else value.shape for value in wanted
+    ]
+    assert OPERATORS[op].note.startswith("1 launch")
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_a_row_does_not_depend_on_the_others(op: str) -> None:
+    inputs = _largest(op, seed=2)
+    together, alone = _function(op)(**inputs), _function(op)(**_some_rows(op, inputs, slice(2, 3)))
+    for output, whole, one in zip(contracts.get(op).outputs, together, alone, strict=True):
+        if one is not None and output.shape[0] == contracts.get(op).rows:
+            assert _same(whole[2:3], one)
+
+
+def test_the_activation_is_that_of_the_plain_kernel_or_next_to_it() -> None:
+    inputs = _largest("silu_mul_clamp_mxfp8", seed=3)
+    plain = silu_mul_clamp(**inputs)
+    assert _same(silu_mul_clamp_mxfp8(**inputs)[0], plain)
+    by_two = silu_mul_clamp_fp8_grid(**inputs)[0]
+    steps = (by_two.view(torch.int16).int() - plain.view(torch.int16).int()).abs()
+    assert steps.max() <= 1
+    assert (steps > 0).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("function", [silu_mul_clamp_mxfp8, silu_mul_clamp_fp8_grid])
+def test_halves_that_are_no_whole_groups_are_refused(function: Any) -> None:
+    with pytest.raises(ValueError, match="whole groups of 32 columns, got 96 columns in all"):
+        function(torch.zeros(1, 96).bfloat16())
+
+
+def test_the_stream_update_is_that_of_the_kernel_without_the_grid() -> None:
+    inputs = _largest("mhc_post_combine_norm_fp8_grid", seed=4)
+    wanted = mhc_post_combine_norm(**inputs)
+    assert all(map(_same, mhc_post_combine_norm_fp8_grid(**inputs)[:3], wanted))
+    wide = {"x": (1, 320), "residual": (1, 4, 320), "post": (1, 4), "comb": (1, 4, 4), "pre": (1, 4), "weight": (320,)}
+    generator = torch.Generator().manual_seed(5)
+    inputs = {name: torch.randn(shape, generator=generator) for name, shape in wide.items()}
+    inputs |= {name: inputs[name].bfloat16() for name in ("x", "residual", "weight")}
+    outputs = mhc_post_combine_norm_fp8_grid(**inputs)  # 320 lanes are a block of 256 and one of 64
+    assert all(map(_same, outputs[:3], mhc_post_combine_norm(**inputs)))
+    assert _same(outputs[3], contracts.get("fp8_grid_round").reference(outputs[2]))
+    with pytest.raises(ValueError, match="whole groups of 32, got 48"):
+        mhc_post_combine_norm_fp8_grid(**{**inputs, "residual": torch.zeros(1, 4, 48).bfloat16()})

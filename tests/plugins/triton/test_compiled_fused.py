@@ -1,0 +1,63 @@
+"""The kernels that end in a quantisation built for every architecture that is claimed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
+from dspark_ops_triton import activation_grid, mhc_post_grid
+from dspark_ops_triton.blocks import stream_grid, swiglu
+from dspark_ops_triton.blocks.launching import row_options
+from dspark_ops_triton.kernels_base import INTERPRETED
+
+ARCHES = [name for name, _ in INTERPRETED]
+WIDE_LOAD = {"sm": r"\bLDG\.E\.(ENL2\.256|128)", "gf": r"\b(global|buffer)_load_dwordx4"}
+WIDE_STORE = {"sm": r"\bSTG\.E\.128", "gf": r"\b(global|buffer)_store_dwordx4"}
+BARRIER = r"\b(BAR\.SYNC|s_barrier)"
+
+
+def _fused(kernel: CompiledKernel) -> int:
+    return kernel.assembly.count("fma.rn.f32 ") + 2 * kernel.assembly.count("fma.rn.f32x2")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("codes", [True, False])
+def test_the_activation_reads_each_half_once_and_its_groups_stay_in_a_warp(arch: str, codes: bool) -> None:
+    block = activation_grid.AMD_BLOCK if arch.startswith("gfx") else activation_grid.BLOCK
+    signature = {
+        "gate_up": "*bf16", "y": "*bf16", "grid": "*u8" if codes else "*bf16", "scales": "*u8" if codes else "*bf16",
+        "row_stride": "i32", "limit": "fp32",
+    }  # fmt: skip
+    kernel = compile_kernel(
+        swiglu.swiglu_grid_kernel, arch, signature, swiglu.launch_constants(576, True, 8, codes, not codes, block),
+        swiglu.launch_options(), ("gate_up", "y", "grid", "scales"),
+    )  # fmt: skip
+    assert kernel.spilled == 0
+    assert kernel.registers <= 64
+    assert kernel.shared == 0
+    assert kernel.count(WIDE_LOAD[arch[:2]]) == 2
+    assert kernel.count(WIDE_STORE[arch[:2]]) == (1 if codes else 2)
+    assert kernel.count(BARRIER) == 0, "one warp meets nobody"
+
+
+@pytest.mark.parametrize(("arch", "hidden"), [*((arch, 5120) for arch in ARCHES), ("sm_90", 8192), ("gfx950", 8192)])
+def test_the_stream_update_with_its_grid_keeps_a_token_in_registers(arch: str, hidden: int) -> None:
+    signature = {
+        "x": "*bf16", "residual": "*bf16", "post": "*fp32", "comb": "*fp32", "pre": "*fp32", "weight": "*bf16",
+        "new_residual": "*bf16", "combined": "*bf16", "normed": "*bf16", "grid": "*bf16", "eps": "fp32",
+    }  # fmt: skip
+    amd = arch.startswith("gfx")
+    tiles = replace(mhc_post_grid.AMD_TILES if amd else mhc_post_grid.TILES, pdl=not amd)
+    constants = stream_grid.launch_constants(tiles, 4, hidden)
+    aligned = ("x", "residual", "weight", "new_residual", "combined", "normed", "grid")
+    kernel = compile_kernel(
+        stream_grid.post_combine_norm_grid_kernel, arch, signature, constants, row_options(tiles), aligned
+    )
+    assert kernel.spilled == 0
+    assert kernel.registers <= (128 if arch.startswith("sm_") else 256)
+    assert kernel.shared <= 128
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 6 * constants["BLOCK"] // 4096
+    if arch.startswith("sm_"):
+        assert _fused(kernel) == 4 * 4 * (constants["BLOCK"] + constants["MORE"]) // 512, "those of the update"
