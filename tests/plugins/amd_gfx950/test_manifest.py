@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from dspark_ops import contracts
-from dspark_ops.api import Arch, Evidence, RankClass
+from dspark_ops.api import Arch, Evidence, RankClass, ReasonCode
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.manifest_check import kernel_faults
 from dspark_ops.selection.problem import Problem
+from dspark_ops.selection.requirements import requirement_reasons
 from dspark_ops_amd_gfx950.plugin import KERNELS, dspark_ops_manifest
 
 
@@ -37,9 +39,42 @@ def test_only_the_members_of_the_family_are_accepted() -> None:
 def test_every_place_of_the_model_lies_in_the_region(kernel) -> None:
     contract = contracts.get(kernel.op)
     for site in contract.sites(contracts.model_shapes("deepseek-v4.1-flash/tp4")):
-        for rows in (1, 6, 64, 16612):
-            problem = Problem.at(contract, site).with_rows(contract.rows, rows)
-            assert [reason for constraint in kernel.region if (reason := constraint.check(problem))] == []
+        for rows in (1, 6, 64, *BEYOND.get(kernel.op, (16612,))):
+            assert refused(kernel, Problem.at(contract, site).with_rows(contract.rows, rows)) == []
+
+
+def refused(kernel, problem) -> list:
+    """Return why a kernel's region refuses a problem."""
+    return [reason for constraint in kernel.region if (reason := constraint.check(problem))]
+
+
+def test_the_sort_of_small_batches_ends_at_128_rows() -> None:
+    kernel = next(kernel for kernel in KERNELS if kernel.op == "moe_sort")
+    contract = contracts.get("moe_sort")
+    site = contract.sites(contracts.model_shapes("deepseek-v4.1-flash/tp4"))[0]
+    (reason,) = refused(kernel, Problem.at(contract, site).with_rows(contract.rows, 129))
+    assert (reason.got, reason.wanted) == ("129", "M <= 128")
+
+
+@pytest.mark.parametrize(("op", "argument"), [("main_projection", "weight"), ("engram_gather", "table")])
+def test_a_tensor_of_the_older_fp8_format_is_refused(op: str, argument: str) -> None:
+    kernel = next(kernel for kernel in KERNELS if kernel.op == op)
+    contract = contracts.get(op)
+    site = contract.sites(contracts.model_shapes("deepseek-v4.1-flash/tp4"))[0]
+    problem = Problem.at(contract, site).with_rows(contract.rows, 6)
+    older = replace(problem, dtypes={**problem.dtypes, argument: "float8_e4m3fnuz"})
+    (reason,) = refused(kernel, older)
+    assert reason.got == "float8_e4m3fnuz"
+    assert "float8_e4m3fn" in reason.wanted
+
+
+@pytest.mark.parametrize("name", ["gfx942", "gfx90a", "gfx999"])
+def test_other_and_unknown_devices_of_the_vendor_are_refused_with_the_reason(name: str) -> None:
+    device = replace(Device.simulate("MI355X"), arch=Arch.parse(name))
+    for kernel in KERNELS:
+        reasons = requirement_reasons(kernel, contracts.get(kernel.op), device, lambda package: None)
+        (reason,) = [reason for reason in reasons if reason.code is ReasonCode.DEVICE_ARCH]
+        assert (reason.got, "gfx95" in reason.wanted) == (name, True)
 
 
 def test_no_kernel_claims_that_it_was_run_on_the_device() -> None:
@@ -51,3 +86,5 @@ def test_no_kernel_claims_that_it_was_run_on_the_device() -> None:
 
 
 ARCHES = ("sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121", "gfx90a", "gfx942", "gfx950", "gfx1151", "cpu")
+#: The largest numbers of rows of those that end below 16612.
+BEYOND = {"moe_sort": (128,), "varctx_schedule": (4095,)}

@@ -2,95 +2,11 @@
 
 from __future__ import annotations
 
-from dspark_ops.api import (
-    Evidence,
-    Kernel,
-    Manifest,
-    Package,
-    RankClass,
-    Traits,
-    axis,
-    contiguous,
-    dtype,
-    elements,
-    family,
-    hookimpl,
-    layout,
-    unit_last_stride,
-)
+from dspark_ops.api import Manifest, hookimpl
+from dspark_ops_amd_gfx950 import kernels_experts, kernels_rows, kernels_step
 
-#: ROCm builds of torch bring the module under another distribution's name.
-TRITON = Package(
-    "triton", "triton|triton-rocm|pytorch-triton-rocm", ">=3.6", install="pip install 'dspark-ops-amd-gfx950[triton]'"
-)
-
-KERNELS = (
-    Kernel(
-        "argmax_rows",
-        variant="one_launch",
-        target="dspark_ops_amd_gfx950.argmax:argmax_rows",
-        prepare="dspark_ops_amd_gfx950.argmax:prepare_argmax_rows",
-        arch=family("gfx95x"),
-        region=[
-            dtype("x", "float32", "bfloat16", "float16"),
-            unit_last_stride("x"),
-            axis("V").between(4096, 2**30),
-            axis("R").at_most(2**31 - 1),
-        ],
-        rank=RankClass.FUSED,
-        traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
-        evidence=(("gfx950", Evidence.INTERPRETED),),
-        packages=(TRITON,),
-        note="1 launch; reads the logits once, 8 bytes per row out; 64-bit offsets; tile sizes reasoned, not measured",
-    ),
-    Kernel(
-        "main_projection",
-        variant="split_codes",
-        target="dspark_ops_amd_gfx950.projection:main_projection",
-        prepare="dspark_ops_amd_gfx950.projection:prepare_main_projection",
-        arch=family("gfx95x"),
-        region=[
-            dtype("x", "bfloat16"),
-            dtype("weight", "float8_e4m3fn"),
-            contiguous("x", "weight", "scales"),
-            axis("N").between(32, 2**20),
-            axis("N").multiple_of(32),
-            axis("K").between(128, 2**20),
-            axis("K").multiple_of(128),
-            # 64 rows are a program of the grid's last dimension, which has 16 bits.
-            axis("M").at_most(2**21),
-        ],
-        rank=RankClass.FUSED,
-        traits=Traits(graph_safe=True, batch_invariant=True),
-        evidence=(("gfx950", Evidence.INTERPRETED),),
-        packages=(TRITON,),
-        note="3 launches: rows on the grid, parts of K, their sum in one order; the weight once per 64 rows, its codes "
-        "and rows as stored; 4.5*K and 64*N bytes per row through scratch memory; tile sizes reasoned, not measured",
-    ),
-    Kernel(
-        "paged_mqa_logits_fp4",
-        variant="page_codes",
-        target="dspark_ops_amd_gfx950.paged_logits:paged_mqa_logits_fp4",
-        prepare="dspark_ops_amd_gfx950.paged_logits:prepare_paged_mqa_logits_fp4",
-        arch=family("gfx95x"),
-        region=[
-            contiguous("q", "q_scale", "kv", "kv_scale", "block_tables", "weights", "context_lens"),
-            dtype("weights", "bfloat16"),
-            layout("kv", "index_k_split"),
-            layout("kv_scale", "index_k_split"),
-            axis("H").between(16, 128),
-            axis("H").multiple_of(16),
-            # A query row is a program of the grid's second dimension, which has 16 bits.
-            elements("B*N", 2**16),
-        ],
-        rank=RankClass.FUSED,
-        traits=Traits(graph_safe=True, batch_invariant=True),
-        evidence=(("gfx950", Evidence.INTERPRETED),),
-        packages=(TRITON,),
-        note="1 launch, one program per query row and tile of keys; codes go to the matrix unit as stored; no work "
-        "list; 64-bit offsets; tile sizes reasoned, not measured",
-    ),
-)
+#: Kernels of a family stand in its own module, ``kernels_<family>``.
+KERNELS = (*kernels_step.KERNELS, *kernels_experts.KERNELS, *kernels_rows.KERNELS)
 
 
 @hookimpl
