@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from dspark_ops.cli._decode_prompts import Prompt, prompts_of, unescaped
+from dspark_ops.cli._decode_measure import fit_sts, profile_sps
+from dspark_ops.cli._decode_options import SCHEDULES, chosen, execution_of, policy_of, request_of, widths_of
+from dspark_ops.cli._decode_prompts import prompts_of, unescaped
 from dspark_ops.cli._decode_ranks import decode_on_ranks, ranks_of
 from dspark_ops.cli._decode_report import print_report, report_json
 from dspark_ops.cli._decode_run import Arguments, run_decode
@@ -15,8 +17,6 @@ from dspark_ops.cli._options import ConfigOption, JsonOption, configured
 from dspark_ops.cli._plot import check_plot
 from dspark_ops.cli._show import print_json
 from dspark_ops.errors import ConfigError
-
-_SCHEDULES = ("static", "threshold", "prefix", "prefix-global")
 
 
 def decode(
@@ -43,14 +43,34 @@ def decode(
         int | None, typer.Option("--gamma", help="Drafts per block, 1 to 8; default: the model's.")
     ] = None,
     schedule: Annotated[
-        str, typer.Option("--schedule", metavar="NAME", help=f"Drafts to verify: {', '.join(_SCHEDULES)}.")
+        str, typer.Option("--schedule", "--policy", metavar="NAME", help=f"Drafts to verify: {', '.join(SCHEDULES)}.")
     ] = "static",
+    verify_rows: Annotated[
+        int, typer.Option("--verify-rows", help="Rows per prompt, the anchor included, for --schedule static; 0: all.")
+    ] = 0,
+    verify_widths: Annotated[
+        str, typer.Option("--verify-widths", metavar="LIST", help="Widths below the full one, for --schedule uniform.")
+    ] = "2,3",
+    verify_mode: Annotated[
+        str,
+        typer.Option(
+            "--verify-mode", metavar="NAME", help="Drafts left out: not run (compact), or run in vain (cap-accept)."
+        ),
+    ] = "compact",
     threshold: Annotated[float, typer.Option("--threshold", help="Least confidence, for --schedule threshold.")] = 0.5,
     step_rates: Annotated[
-        Path | None, typer.Option("--step-rates", metavar="FILE", help="Measured step rates, for the prefix schedules.")
+        Path | None, typer.Option("--step-rates", metavar="FILE", help="Measured step rates, for prefix and uniform.")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile-sps", metavar="FILE", help="Measure step rates here, write them, and do nothing else."),
     ] = None,
     calibration: Annotated[
         Path | None, typer.Option("--calibration", metavar="FILE", help="Temperatures of the drafter's confidences.")
+    ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option("--fit-sts", metavar="FILE", help="Decode, and write temperatures fitted to the confidences."),
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option("--top-k", help="Keep this many tokens; 0 keeps all.")] = 0,
@@ -92,30 +112,36 @@ def decode(
     Exit code 1 means that greedy tokens differ from plain decoding.
     """
     given = {name: value for name, value in locals().items() if name not in ("ctx", "tp")}
+    if tp > 1 and (profile is not None or fit is not None):
+        raise ConfigError(f"--profile-sps and --fit-sts run on one rank, got --tp {tp}")
     if tp > 1:
         return decode_on_ranks(tp, device, given)
     ranks = ranks_of(ctx)
     from dspark_ops.decode import DecodeOptions, load_model
     from dspark_ops.decode.calibration import read_calibration
+    from dspark_ops.decode.options import VerifyMode
 
     settings = configured(config).settings
-    asked = prompts_of(prompt, prompts)
+    widths = widths_of(verify_widths)
+    way, runtimes = execution_of(execution, solo_gamma, widths)
+    mode = chosen("--verify-mode", verify_mode, VerifyMode)
+    asked = [] if profile is not None else prompts_of(prompt, prompts)
     stops = tuple(unescaped(text) for text in stop or ())
     if plot is not None:
         check_plot(plot)
-    policy = _policy(schedule, threshold, step_rates)
+    policy = policy_of(schedule, threshold, step_rates, verify_rows, widths)
     loaded = load_model(model, device=device, config=settings, ranks=ranks)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     requests = [
-        _request(loaded, item, {**sampling, "seed": seed + number, "max_tokens": max_tokens}, stops)
+        request_of(loaded, item, {**sampling, "seed": seed + number, "max_tokens": max_tokens}, stops)
         for number, item in enumerate(asked)
     ]
     length = loaded.config.gamma if gamma is None else gamma
     table = None if calibration is None else read_calibration(calibration, length)
-    way, runtimes = _execution(execution, solo_gamma)
     options = DecodeOptions(
         gamma=gamma,
         policy=policy,
+        verify_mode=mode,
         calibration=table,
         max_batch=max_batch,
         cache_pages=cache_pages,
@@ -124,6 +150,10 @@ def decode(
         execution=way,
         runtimes=runtimes,
     )
+    if profile is not None:
+        return profile_sps(loaded, options, profile, as_json)
+    if fit is not None:
+        return fit_sts(loaded, requests, options, fit, str(prompts or "--prompt"), as_json)
     texts = [item.text for item in asked]
     arguments = Arguments(loaded, texts, requests, options, speculative=not plain, plain=plain or compare)
     run = run_decode(arguments, quiet=as_json or ranks.rank > 0)
@@ -139,54 +169,3 @@ def decode(
         print_report(run)
     if run.identical is False:
         raise typer.Exit(1)
-
-
-def _request(model: Any, prompt: Prompt, defaults: dict[str, Any], stops: tuple[str, ...]) -> Any:
-    """Return the request of a prompt: what it sets by itself, else what the command line says."""
-    from dspark_ops.decode import Request, SamplingParams
-
-    values = {**defaults, **prompt.own}
-    most = values.pop("max_tokens")
-    return Request(model.tokenizer.encode(prompt.text), most, SamplingParams(**values), prompt.stop or stops)
-
-
-def _policy(schedule: str, threshold: float, step_rates: Path | None) -> Any:
-    """Return the policy that ``--schedule`` names.
-
-    Raises:
-        ConfigError: there is no such schedule, or its option is wrong or given to another one.
-    """
-    from dspark_ops.decode import PrefixPolicy, StaticPolicy, ThresholdPolicy
-    from dspark_ops.decode.sps import default_rates, read_rates
-    from dspark_ops.suggest import did_you_mean
-
-    if schedule not in _SCHEDULES:
-        raise ConfigError(
-            f"--schedule {schedule}: wanted one of {', '.join(_SCHEDULES)}{did_you_mean(schedule, _SCHEDULES)}"
-        )
-    if step_rates is not None and not schedule.startswith("prefix"):
-        raise ConfigError(f"--step-rates {step_rates}: only --schedule prefix and prefix-global use it, got {schedule}")
-    if schedule == "static":
-        return StaticPolicy()
-    if schedule == "threshold":
-        return ThresholdPolicy(threshold)
-    rates = default_rates() if step_rates is None else read_rates(step_rates)
-    return PrefixPolicy(rates, "global" if schedule == "prefix-global" else "early_stop")
-
-
-def _execution(name: str, solo_gamma: int) -> tuple[Any, Any]:
-    """Return how the steps are run, and the runtimes for it.
-
-    Raises:
-        ConfigError: there is no such execution, or an option is given that it does not use.
-    """
-    from dspark_ops.decode.options import Execution, RuntimeOptions
-    from dspark_ops.suggest import did_you_mean
-
-    names = [way.value for way in Execution]
-    if name not in names:
-        raise ConfigError(f"--execution {name}: wanted one of {', '.join(names)}{did_you_mean(name, names)}")
-    way = Execution(name)
-    if solo_gamma and way is Execution.PACKED:
-        raise ConfigError(f"--solo-gamma {solo_gamma}: wanted with --execution static, graph or folded, got packed")
-    return way, RuntimeOptions(solo_gamma=solo_gamma)
