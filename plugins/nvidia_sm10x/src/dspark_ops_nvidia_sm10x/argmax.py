@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from dspark_ops_triton.blocks.dependent import has_pdl
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_argmax, row_argmax_once
 
 #: A row of 129280 is 64 tiles of 2048. Six rows are then 384 programs of 256 threads; 148 or 152 multiprocessors hold
@@ -31,5 +33,5 @@ def argmax_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def prepare_argmax_rows(device: Any, site: Any, rows: Sequence[int]) -> RowArgmax:
-    """Return `argmax_rows` as one launch, compiled for the site's vocabulary and dtype."""
-    return prepare_row_argmax(TILES, device, site, rows)
+    """Return `argmax_rows` as one launch, set up early, compiled for the site's vocabulary and dtype."""
+    return prepare_row_argmax(replace(TILES, pdl=has_pdl(device)), device, site, rows)

@@ -1,10 +1,10 @@
-"""The kernels around sparse attention: rotated heads, and the output projection with its MXFP8."""
+"""The kernels around sparse attention: rotated heads, latent rows, and the output projection with its MXFP8."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from dspark_ops.api import Kernel, RankClass, axis, contiguous, dtype, option, unit_last_stride
+from dspark_ops.api import Kernel, RankClass, axis, contiguous, dtype, layout, option, unit_last_stride
 from dspark_ops_nvidia_sm10x.kernels_base import ARCH, EARLY_ROWS, INTERPRETED, TRITON
 
 _POSITIONS = dtype("positions", "int64", "int32")
@@ -76,4 +76,90 @@ _ROPE_WO_A_MXFP8 = replace(
     "its scale bytes with their padding: 1 launch instead of 2",
 )
 
-KERNELS = (_Q_ROPE_STORE, _ROPE_WO_A, _ROPE_WO_A_MXFP8)
+_KV_LAYOUTS = ("kv_v4", "kv_v41", "kv_v41_fp4", "kv_v41_new", "kv_v41_fp4_new")
+_LATENT = "portable body, a program of 4 warps per row, set up early (PDL); tile sizes reasoned, not measured"
+
+_K_NORM_ROPE_STORE = Kernel(
+    "k_norm_rope_store",
+    variant="row_program",
+    target="dspark_ops_nvidia_sm10x.latents:k_norm_rope_store",
+    prepare="dspark_ops_nvidia_sm10x.latents:prepare_k_norm_rope_store",
+    arch=ARCH,
+    region=[
+        dtype("kv", "bfloat16"),
+        dtype("weight", "bfloat16"),
+        dtype("freqs", "float32"),
+        _POSITIONS,
+        dtype("out_loc", "int32"),
+        unit_last_stride("kv"),
+        contiguous("weight", "freqs", "positions", "out_loc", "cache"),
+        layout("cache", *_KV_LAYOUTS),
+        option("layout").one_of(*_KV_LAYOUTS),
+        axis("D").one_of(512),
+        axis("P").one_of(64),
+        axis("B").at_most(2**31 - 1),
+    ],
+    rank=RankClass.FUSED,
+    traits=EARLY_ROWS,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note=f"1 launch; about 1870 bytes per row; {_LATENT}; layouts of V4.1 by one warp per row, not set up early",
+)
+
+_COMPRESS_C1 = Kernel(
+    "compress_c1",
+    variant="row_program",
+    target="dspark_ops_nvidia_sm10x.latents:compress_c1",
+    prepare="dspark_ops_nvidia_sm10x.latents:prepare_compress_c1",
+    arch=ARCH,
+    region=[
+        dtype("kv", "bfloat16"),
+        dtype("weight", "bfloat16"),
+        dtype("freqs", "float32"),
+        _POSITIONS,
+        dtype("out_loc", "int64", "int32"),
+        unit_last_stride("kv"),
+        contiguous("weight", "freqs", "positions", "out_loc", "cache"),
+        layout("cache", "kv_v4"),
+        option("layout").is_("kv_v4"),
+        axis("D").one_of(512),
+        axis("P").one_of(64),
+        axis("N").at_most(2**31 - 1),
+    ],
+    rank=RankClass.FUSED,
+    traits=EARLY_ROWS,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note=f"1 launch; about 2900 bytes per row; {_LATENT}; layout kv_v4 alone",
+)
+
+_COMPRESS_C2 = Kernel(
+    "compress_c2",
+    variant="row_program",
+    target="dspark_ops_nvidia_sm10x.latents:compress_c2",
+    prepare="dspark_ops_nvidia_sm10x.latents:prepare_compress_c2",
+    arch=ARCH,
+    region=[
+        dtype("kv_score", "float32"),
+        dtype("state", "float32"),
+        dtype("weight", "bfloat16"),
+        dtype("freqs", "float32"),
+        _POSITIONS,
+        dtype("requests", "int64"),
+        dtype("out_loc", "int64", "int32"),
+        contiguous("kv_score", "state", "weight", "freqs", "positions", "requests", "out_loc", "cache"),
+        layout("cache", "kv_v4"),
+        option("layout").is_("kv_v4"),
+        option("form").one_of("decode", "verify", "extend"),
+        axis("D").one_of(512),
+        axis("P").one_of(64),
+        axis("N").at_most(2**31 - 1),
+    ],
+    rank=RankClass.FUSED,
+    traits=EARLY_ROWS,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note=f"1 launch, in the form extend 2; about 10 kB per row; {_LATENT}; layout kv_v4 alone",
+)
+
+KERNELS = (_Q_ROPE_STORE, _ROPE_WO_A, _ROPE_WO_A_MXFP8, _K_NORM_ROPE_STORE, _COMPRESS_C1, _COMPRESS_C2)

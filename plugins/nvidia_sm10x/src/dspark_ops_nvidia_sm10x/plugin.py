@@ -15,7 +15,7 @@ from dspark_ops.api import (
     layout,
     unit_last_stride,
 )
-from dspark_ops_nvidia_sm10x import kernels_attention
+from dspark_ops_nvidia_sm10x import kernels_attention, kernels_step
 from dspark_ops_nvidia_sm10x.kernels_base import ARCH, INTERPRETED, TRITON
 
 _PRODUCTS = (
@@ -32,10 +32,11 @@ _PRODUCTS = (
             axis("R").at_most(2**31 - 1),
         ],
         rank=RankClass.FUSED,
-        traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
+        traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest", pdl=True),
         evidence=INTERPRETED,
         packages=(TRITON,),
-        note="1 launch; reads the logits once, 8 bytes per row out; 64-bit offsets; tile sizes reasoned, not measured",
+        note="1 launch, set up early (PDL) where a program has one tile; reads the logits once, 8 bytes per row out; "
+        "64-bit offsets; tile sizes reasoned, not measured",
     ),
     Kernel(
         "main_projection",
@@ -89,7 +90,7 @@ _PRODUCTS = (
 )
 
 #: Kernels of a family stand in its own module, ``kernels_<family>``.
-KERNELS = (*_PRODUCTS, *kernels_attention.KERNELS)
+KERNELS = (*_PRODUCTS, *kernels_attention.KERNELS, *kernels_step.KERNELS)
 
 
 @hookimpl
