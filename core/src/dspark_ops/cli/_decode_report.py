@@ -10,6 +10,7 @@ from rich.text import Text
 from dspark_ops import __version__
 from dspark_ops.api.reason import ReasonCode
 from dspark_ops.cli._show import console, table
+from dspark_ops.decode.figures import figures_of
 
 if TYPE_CHECKING:
     from dspark_ops.cli._decode_run import DecodeRun
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from dspark_ops.selection.plan import Choice, Selection
 
 _BAR = 40
+_DRAFT_COLUMNS = ("#draft", "#proposed", "#accepted", "#of all blocks", "#given those before")
+_SPEED_COLUMNS = ("run", "#tokens", "#target forwards", "#tokens per step", "#tokens/s", "#us per cycle")
 _OTHER_HARDWARE = (ReasonCode.DEVICE_VENDOR, ReasonCode.DEVICE_ARCH)
 
 
@@ -39,7 +42,9 @@ def report_json(run: DecodeRun) -> dict[str, Any]:
             "tp": arguments.model.ranks.size,
         },
         "prompts": [_prompt_json(run, number) for number in range(len(arguments.texts))],
+        "seconds": [{"first_token": item.timing.first, "rest": item.timing.rest} for item in run.main.results],
         "dspark": run.speculative.metrics.to_json() if run.speculative else None,
+        "figures": _figures(run.speculative) if run.speculative else None,
         "plain": run.plain.metrics.to_json() if run.plain else None,
         "identical": run.identical,
     }
@@ -59,6 +64,10 @@ def _prompt_json(run: DecodeRun, number: int) -> dict[str, Any]:
     if run.speculative and run.plain and run.greedy:
         entry["identical"] = result.tokens == run.plain.results[number].tokens
     return entry
+
+
+def _figures(generation: Generation) -> dict[str, Any]:
+    return figures_of(generation.metrics, generation.results).to_json()
 
 
 def _text(run: DecodeRun, number: int) -> str:
@@ -84,7 +93,15 @@ def print_report(run: DecodeRun) -> None:
         title = f"accepted lengths: {metrics.verify_steps} verify steps, {metrics.mean_accept_len:.2f} tokens each"
         out.print(table(title, ("#tokens", "#steps", "share"), _histogram(metrics)))
         out.print()
-    out.print(table("speed", ("run", "#tokens", "#target forwards", "#tokens per step", "#tokens/s"), _speed(run)))
+        out.print(table("acceptance by draft", _DRAFT_COLUMNS, _by_draft(run)))
+        out.print()
+    out.print(
+        table(
+            "speed",
+            ("run", "#tokens", "#target forwards", "#tokens per step", "#tokens/s", "#us per cycle"),
+            _speed(run),
+        )
+    )
     folded = _folded(run)
     if folded:
         out.print(folded, markup=False)
@@ -144,6 +161,12 @@ def _histogram(metrics: DecodeMetrics) -> Iterator[tuple[str, str, str]]:
         yield str(length), str(count), f"{'█' * round(_BAR * count / top)} {100 * count / max(total, 1):.0f} %"
 
 
+def _by_draft(run: DecodeRun) -> Iterator[tuple[str, ...]]:
+    for rate in figures_of(run.speculative.metrics).positions if run.speculative else ():
+        shares = (f"{100 * share:.0f} %" for share in (rate.unconditional, rate.conditional))
+        yield str(rate.position), str(rate.proposed), str(rate.accepted), *shares
+
+
 def _speed(run: DecodeRun) -> Iterator[tuple[str, ...]]:
     for name, generation in (("DSpark", run.speculative), ("plain", run.plain)):
         if generation:
@@ -158,6 +181,7 @@ def _speed_row(name: str, generation: Generation) -> tuple[str, ...]:
         str(metrics.forwards),
         f"{metrics.tokens_per_step:.2f}",
         f"{metrics.tokens_per_second:.1f}",
+        f"{1e6 * metrics.seconds / metrics.forwards if metrics.forwards else 0:.0f}",
     )
 
 

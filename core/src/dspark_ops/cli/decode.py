@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dspark_ops.cli._decode_measure import fit_sts, profile_sps
+from dspark_ops.cli._decode_metrics import check_metrics, save_metrics
 from dspark_ops.cli._decode_options import SCHEDULES, chosen, execution_of, policy_of, request_of, widths_of
 from dspark_ops.cli._decode_prompts import prompts_of, unescaped
 from dspark_ops.cli._decode_ranks import decode_on_ranks, ranks_of
@@ -105,6 +106,11 @@ def decode(
     ] = 1,
     config: ConfigOption = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write the figures as a picture.")] = None,
+    metrics: Annotated[
+        Path | None,
+        typer.Option("--metrics", metavar="FILE", help="Write counters and figures: .json, or .prom for Prometheus."),
+    ] = None,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="Mark the parts of each cycle for a profiler.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Continue text, then show what served each operator, accepted lengths and speed.
@@ -129,6 +135,8 @@ def decode(
     stops = tuple(unescaped(text) for text in stop or ())
     if plot is not None:
         check_plot(plot)
+    if metrics is not None:
+        check_metrics(metrics)
     policy = policy_of(schedule, threshold, step_rates, verify_rows, widths)
     loaded = load_model(model, device=device, config=settings, ranks=ranks)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -149,6 +157,7 @@ def decode(
         check_invariants=check,
         execution=way,
         runtimes=runtimes,
+        nvtx=nvtx,
     )
     if profile is not None:
         return profile_sps(loaded, options, profile, as_json)
@@ -163,6 +172,8 @@ def decode(
         from dspark_ops.cli._decode_plot import save_plot
 
         save_plot(run, plot)
+    if metrics is not None:
+        save_metrics(run, metrics)
     if as_json:
         print_json(report_json(run))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -57,7 +58,8 @@ class Batch:
         self.results: dict[int, Result] = {}
         self._model, self._options = model, options
         self._on_tokens = on_tokens
-        self._queue = deque(enumerate(requests))
+        now = time.perf_counter()
+        self._queue = deque((index, request, now) for index, request in enumerate(requests))
         self._free = list(range(self.slots))
 
     def __bool__(self) -> bool:
@@ -70,7 +72,7 @@ class Batch:
 
     def submit(self, index: int, request: Request) -> None:
         """Let a request wait for its turn; its number must be a new one."""
-        self._queue.append((index, request))
+        self._queue.append((index, request, time.perf_counter()))
 
     def cancel(self, index: int) -> bool:
         """End a request that waits or runs, with what it has emitted so far; return whether there was one.
@@ -92,13 +94,14 @@ class Batch:
         """Return waiting requests that find a slot and pages, each with them; they run from now on."""
         admitted = []
         while self._queue and self._free:
-            index, request = self._queue[0]
+            index, request, submitted = self._queue[0]
             pages = self._pages(index, request)
             if pages is None:
                 break
             self._queue.popleft()
             text = GrowingText(self._model.text(), request.stop) if request.stop else None
-            admitted.append(Running(index, request, self._free.pop(0), self._context, text=text, pages=pages))
+            slot = self._free.pop(0)
+            admitted.append(Running(index, request, slot, self._context, text=text, pages=pages, submitted=submitted))
         self.running += admitted
         return admitted
 
@@ -126,9 +129,11 @@ class Batch:
         return self._reported(running, append_emitted(running, tokens, counts, endings))
 
     def _reported(self, running: Sequence[Running], emitted: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        if self._on_tokens:
-            for item, kept in zip(running, emitted, strict=True):
-                if kept:
+        now = time.perf_counter()
+        for item, kept in zip(running, emitted, strict=True):
+            if kept:
+                item.note_time(now)
+                if self._on_tokens:
                     self._on_tokens(item.index, kept)
         return emitted
 

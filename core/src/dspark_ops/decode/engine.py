@@ -18,6 +18,7 @@ from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.model_drafter import ModelDrafter
 from dspark_ops.decode.options import DecodeOptions, Execution, VerifyMode
+from dspark_ops.decode.ranges import ranges_for
 from dspark_ops.decode.running import Running
 from dspark_ops.decode.runtimes.folded import FoldedSteps
 from dspark_ops.decode.runtimes.runtime_set import RuntimeSet
@@ -55,6 +56,7 @@ class Engine:
         self.batch = batch
         self.total = DecodeMetrics()
         self._model = model
+        self._range = ranges_for(options.nvtx)
         self._capped = options.verify_mode is VerifyMode.CAP_ACCEPT
         gamma = model.config.gamma if options.gamma is None else options.gamma
         ops = model.ops(gamma, check=options.check_invariants)
@@ -102,8 +104,9 @@ class Engine:
         while admitted := self.batch.admit():
             if self._ledger:
                 self._ledger.admit([item.slot for item in admitted])
-            rows, features, first = prefill(self._model, self._ops, self._state, admitted)
-            self._commit(rows, features)
+            with self._range("prefill"):
+                rows, features, first = prefill(self._model, self._ops, self._state, admitted)
+                self._commit(rows, features)
             self.batch.emit_one(admitted, first)
             self._retire()
 
@@ -113,7 +116,8 @@ class Engine:
             return
         reason = fold_eligible(self._facts, self.batch.running)
         if not reason:
-            self._folded.step(self.batch.running)
+            with self._range("folded cycle"):
+                self._folded.step(self.batch.running)
             self.total.forwards += 1
             self.total.folded += 1
             self._retire()
@@ -129,15 +133,19 @@ class Engine:
         running = self.batch.running
         gamma, _ = self._steps.begin(len(running))
         asked = self._draft_requests(running, gamma)
-        proposal = self._steps.propose(asked)
+        with self._range("draft"):
+            proposal = self._steps.propose(asked)
         lens, most = self._verify_lens(running, proposal)
         run = most if self._capped else lens
-        step = self._steps.verify(asked, proposal, run)
+        with self._range("verify"):
+            step = self._steps.verify(asked, proposal, run)
         if self._ledger:
             self._ledger.feed(step.rows)
         self.total.forwards += 1
-        accepted = accept_step(self._ops, running, step.candidates, step.logits, proposal, lens)
-        self._commit(*step.committed(accepted.commit_lens))
+        with self._range("accept"):
+            accepted = accept_step(self._ops, running, step.candidates, step.logits, proposal, lens)
+        with self._range("commit"):
+            self._commit(*step.committed(accepted.commit_lens))
         emitted = self.batch.emit(running, accepted.tokens, accepted.commit_lens)
         correct_lens = accepted.correct_len.tolist()
         allowed = lens.tolist()

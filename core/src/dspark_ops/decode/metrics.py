@@ -26,7 +26,8 @@ class DecodeMetrics:
         cut_by_schedule: drafts that were proposed and that the schedule, or the context's end, left out.
         capped: drafts left out that were run all the same and would have been accepted (cap-accept).
         histogram: verify steps by accept length, the final token included: 1 to gamma + 1.
-        reached, correct: per draft position, from 0: how often it was judged, how often it was right.
+        offered, reached, correct: per draft position, from 0: how often there was a draft, how often it was judged
+            (verified, and all before it right), how often it was right.
         forwards: calls of the target for verify steps (a batch counts once).
         folded: those of them that accepted on the device, as the tail of the step (C2.9).
         unfolded: the others of a run that folds, by the first reason why not.
@@ -45,6 +46,7 @@ class DecodeMetrics:
     cut_by_schedule: int = 0
     capped: int = 0
     histogram: Counter[int] = field(default_factory=Counter)
+    offered: Counter[int] = field(default_factory=Counter)
     reached: Counter[int] = field(default_factory=Counter)
     correct: Counter[int] = field(default_factory=Counter)
     forwards: int = 0
@@ -82,6 +84,7 @@ class DecodeMetrics:
         self.cut_by_schedule += proposed - tested
         self.capped += capped
         self.histogram[accepted + 1] += 1
+        self.offered.update(range(proposed))
         self.reached.update(range(min(accepted + 1, tested)))
         self.correct.update(range(accepted))
 

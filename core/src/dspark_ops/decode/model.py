@@ -68,7 +68,7 @@ class Model:
         ranks: the ranks that the model is spread over, seen from this one.
 
     Attributes:
-        config, tokenizer, ranks: as given.
+        config, name, tokenizer, ranks: as given.
         target: the target model.
         drafter: the draft stages with their heads.
 
@@ -98,7 +98,7 @@ class Model:
         self.target = Target(config, weights, ranks)
         self.drafter = V41Drafter(config, weights, ranks)
         self.torch_device: str = str(weights["embed.weight"].device)
-        self._name = name
+        self.name = name
         self._device = device
         self._configuration = configuration
         self._plans: dict[int, Any] = {}
@@ -118,7 +118,7 @@ class Model:
         return self._plans[length]
 
     def _planned(self, gamma: int, quarantined: Mapping[str, str]) -> Any:
-        whole = replace(ModelShapes.from_config(self.config.raw, self._name), gamma=gamma)
+        whole = replace(ModelShapes.from_config(self.config.raw, self.name), gamma=gamma)
         shapes = rank_shapes(whole, self.ranks.size)
         plan = started(
             device=self._device,

@@ -95,6 +95,7 @@ class DecodeOptions:
             contract, at some cost.
         execution: how the steps are run. Plain decoding is always packed.
         runtimes: which sizes are prepared, for an execution with runtimes.
+        nvtx: mark prefill, draft, verify, accept and commit for a profiler.
     """
 
     gamma: int | None = None
@@ -107,3 +108,4 @@ class DecodeOptions:
     check_invariants: bool = False
     execution: Execution = Execution.PACKED
     runtimes: RuntimeOptions = field(default_factory=RuntimeOptions)
+    nvtx: bool = False

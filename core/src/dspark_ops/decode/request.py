@@ -8,7 +8,7 @@ from enum import Enum
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.sampling import SamplingParams
 
-__all__ = ["Finish", "Generation", "Request", "Result"]
+__all__ = ["Finish", "Generation", "Request", "Result", "Timing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,19 @@ class Finish(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one request, by the host's clock.
+
+    Attributes:
+        first: from being submitted to its first token, waiting included; 0 without a token.
+        rest: from its first to its last token, with whatever else the batch did meanwhile.
+    """
+
+    first: float = 0.0
+    rest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What one request produced.
 
@@ -49,12 +62,14 @@ class Result:
         finish: why it ended.
         metrics: its own counts; times are those of the whole batch.
         text: of a request with stop strings, the text of the tokens, cut before the first stop string; else None.
+        timing: its own times; two results may be equal and differ in them.
     """
 
     tokens: tuple[int, ...]
     finish: Finish
     metrics: DecodeMetrics
     text: str | None = None
+    timing: Timing = field(default=Timing(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

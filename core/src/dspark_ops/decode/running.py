@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.metrics import DecodeMetrics
-from dspark_ops.decode.request import Finish, Request, Result
+from dspark_ops.decode.request import Finish, Request, Result, Timing
 from dspark_ops.decode.stop_text import GrowingText
 from dspark_ops.decode.stopping import Ending, cut_emitted
 
@@ -32,6 +32,7 @@ class Running:
         metrics: its counts.
         text: its text, if something looks for stop strings in it.
         pages: shared pages of the caches that it owns.
+        submitted, first, last: when it was submitted and when its first and latest token came, by the host's clock.
     """
 
     index: int
@@ -43,6 +44,9 @@ class Running:
     metrics: DecodeMetrics = field(default_factory=DecodeMetrics)
     text: GrowingText | None = None
     pages: tuple[int, ...] = ()
+    submitted: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.tokens:
@@ -73,6 +77,11 @@ class Running:
         """Drafts that fit into the context behind the anchor, so that no verify row stands beyond its end (C2.7.3)."""
         return self.context - 1 - self.start
 
+    def note_time(self, now: float) -> None:
+        """Note that tokens came at this moment."""
+        self.first = self.first or now
+        self.last = now
+
     def result(self) -> Result:
         """Return what it produced.
 
@@ -85,7 +94,8 @@ class Running:
         if self.text is not None:
             self.text.finish()
             text = self.text.text
-        return Result(tuple(self.tokens[len(self.request.prompt) :]), self.finish, self.metrics, text)
+        timing = Timing(self.first - self.submitted, self.last - self.first) if self.first else Timing()
+        return Result(tuple(self.tokens[len(self.request.prompt) :]), self.finish, self.metrics, text, timing)
 
 
 def emit_step(
