@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import activation_grid, mhc_post_grid
+from dspark_ops_triton import activation_grid, index_query, mhc_post_grid
+from dspark_ops_triton.blocks import index_query as packing
 from dspark_ops_triton.blocks import stream_grid, swiglu
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
@@ -61,3 +64,30 @@ def test_the_stream_update_with_its_grid_keeps_a_token_in_registers(arch: str, h
     assert kernel.count(WIDE_LOAD[arch[:2]]) >= 6 * constants["BLOCK"] // 4096
     if arch.startswith("sm_"):
         assert _fused(kernel) == 4 * 4 * (constants["BLOCK"] + constants["MORE"]) // 512, "those of the update"
+
+
+def _with_variants(first: Any, *others: Any) -> list[tuple[str, Any]]:
+    return [(arch, first) for arch in ARCHES] + [(arch, other) for arch in ("sm_90", "gfx950") for other in others]
+
+
+@pytest.mark.parametrize(("arch", "weighted"), _with_variants(True, False))
+def test_queries_are_read_and_packed_8_lanes_at_a_time(arch: str, weighted: bool) -> None:
+    cut = index_query.AMD_CUT if arch.startswith("gfx") else index_query.CUT
+    integers = ("q_row", "q_head", "table", "parts", "tokens")
+    signature = {
+        "q": "*bf16", "q_fp4": "*u8", "q_scale": "*u8", "freqs": "*fp32", "positions": "*i64",
+        **({"partials": "*fp32", "weights": "*bf16"} if weighted else {}), **dict.fromkeys(integers, "i32"),
+        "weight_scale": "fp32",
+    }  # fmt: skip
+    constants = packing.launch_constants(cut, 32, 128, 64, 8)
+    if not weighted:
+        constants |= {"partials": None, "weights": None}
+    aligned = ("q", "q_fp4", "q_scale")
+    kernel = compile_kernel(packing.index_query_kernel, arch, signature, constants, cut_options(cut), aligned)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 64
+    assert kernel.shared <= 2048
+    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 1
+    assert kernel.count(r"\bSTG\.E |\b(global|buffer)_store_dword ") >= 1, "eight codes at once"
+    if arch.startswith("sm_"):
+        assert _fused(kernel) == 0, "no product is fused into a sum"

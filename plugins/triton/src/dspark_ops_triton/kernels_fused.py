@@ -60,4 +60,30 @@ _POST_COMBINE_NORM_GRID = Kernel(
     note="1 launch, one program per token; 8*H + 4*N*H bytes per token and 2*H; no 8-bit conversion; 64-bit offsets",
 )
 
-KERNELS = (_SILU_MXFP8, _SILU_GRID, _POST_COMBINE_NORM_GRID)
+_INDEX_QUERY = Kernel(
+    "index_q_rope_fp4_pack",
+    variant="head_groups",
+    target="dspark_ops_triton.index_query:index_q_rope_fp4_pack",
+    prepare="dspark_ops_triton.index_query:prepare_index_q_rope_fp4_pack",
+    arch=any_gpu(),
+    region=[
+        dtype("q", "bfloat16"),
+        dtype("freqs", "float32"),
+        dtype("positions", "int64", "int32"),
+        dtype("partials", "float32"),
+        unit_last_stride("q"),
+        contiguous("freqs", "positions", "partials"),
+        axis("A").one_of(16, 32, 48, 64),
+        axis("D").one_of(32, 64, 96, 128),
+        axis("P").between(2, 128),
+        axis("P").multiple_of(2),
+        axis("T").at_most(2**31 - 1),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=_ROW_BY_ROW,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch; 2.5*A*D bytes per token and 4 per head and part of the weights; bit for bit; 64-bit offsets",
+)
+
+KERNELS = (_SILU_MXFP8, _SILU_GRID, _POST_COMBINE_NORM_GRID, _INDEX_QUERY)
