@@ -36,7 +36,7 @@ from dspark_ops.conformance.sources import source_digest
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "plugins"
 #: Test files all of whose tests are of one kernel, which their names need not say.
-OF_ONE_KERNEL = {"test_gpu_argmax": "argmax_rows"}
+OF_ONE_KERNEL = {"test_gpu_argmax": "argmax_rows", "nvidia_sm90.test_gpu": "sparse_mla_decode"}
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ def tested_kernel(test: Mapping[str, str], kernels: Iterable[str]) -> str | None
         ValueError: a test names an operator of which the plugin has several kernels.
     """
     parameters = test["test"].partition("[")[2].rstrip("]").split("-")
-    named = [*parameters, OF_ONE_KERNEL.get(test["module"].rpartition(".")[2], "")]
+    named = [*parameters, *(op for end, op in OF_ONE_KERNEL.items() if test["module"].endswith(f".{end}"))]
     for name in filter(None, named):
         found = [kernel for kernel in kernels if name in (kernel, kernel.partition("/")[0])]
         if len(found) > 1:

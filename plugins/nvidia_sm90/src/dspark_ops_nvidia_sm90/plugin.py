@@ -16,6 +16,7 @@ from dspark_ops.api import (
     layout,
     option,
     unit_last_stride,
+    with_recorded_evidence,
 )
 
 TRITON = Package("triton", "triton", ">=3.6", install="pip install 'dspark-ops-nvidia-sm90[triton]'")
@@ -28,32 +29,36 @@ FLASH_MLA = Package(
     install="pip install 'dspark-ops-nvidia-sm90[flashmla]'",
 )
 
-KERNELS = (
-    Kernel(
-        "sparse_mla_decode",
-        variant="flashmla",
-        target="dspark_ops_nvidia_sm90.flashmla:sparse_mla_decode",
-        prepare="dspark_ops_nvidia_sm90.flashmla:prepare_sparse_mla_decode",
-        arch=exact("sm_90"),
-        region=[
-            dtype("q", "bfloat16"),
-            contiguous("q", "cache", "extra_cache", "lengths", "extra_lengths", "sink"),
-            unit_last_stride("indices", "extra_indices"),
-            layout("cache", "kv_v4"),
-            layout("extra_cache", "kv_v4"),
-            option("layout").is_("kv_v4"),
-            axis("A").between(1, 64),
-            axis("D").one_of(512),
-            axis("W").between(1, 8192),
-            # The portable kernel is the faster one for few rows. On an H200, with 16 heads over 128 + 512 entries, us
-            # here and there: 16 and 12 for 1 row, 20 and 18 for 6, 48 and 65 for 64. Nothing between was measured.
-            axis("T").between(16, 4096),
-        ],
-        rank=RankClass.FUSED,
-        # Rows are cut where the work of all of them is cut.
-        traits=Traits(graph_safe=True, batch_invariant=False, pdl=True),
-        packages=(TRITON, FLASH_MLA),
-        note="4 launches, 3 for 64 heads: inputs and schedule, FlashMLA's two, outputs; heads are padded to 64",
+#: What ran on hardware is in conformant.json.
+KERNELS = with_recorded_evidence(
+    "dspark_ops_nvidia_sm90",
+    (
+        Kernel(
+            "sparse_mla_decode",
+            variant="flashmla",
+            target="dspark_ops_nvidia_sm90.flashmla:sparse_mla_decode",
+            prepare="dspark_ops_nvidia_sm90.flashmla:prepare_sparse_mla_decode",
+            arch=exact("sm_90"),
+            region=[
+                dtype("q", "bfloat16"),
+                contiguous("q", "cache", "extra_cache", "lengths", "extra_lengths", "sink"),
+                unit_last_stride("indices", "extra_indices"),
+                layout("cache", "kv_v4"),
+                layout("extra_cache", "kv_v4"),
+                option("layout").is_("kv_v4"),
+                axis("A").between(1, 64),
+                axis("D").one_of(512),
+                axis("W").between(1, 8192),
+                # The portable kernel is the faster one for few rows. On an H200, with 16 heads over 128 + 512 entries,
+                # us here and there: 16 and 12 for 1 row, 20 and 18 for 6, 48 and 65 for 64; no other was measured.
+                axis("T").between(16, 4096),
+            ],
+            rank=RankClass.FUSED,
+            # Rows are cut where the work of all of them is cut.
+            traits=Traits(graph_safe=True, batch_invariant=False, pdl=True),
+            packages=(TRITON, FLASH_MLA),
+            note="4 launches, 3 for 64 heads: inputs and schedule, FlashMLA's two, outputs; heads are padded to 64",
+        ),
     ),
 )
 
