@@ -29,7 +29,8 @@ from dspark_ops.decode.options import Execution, RuntimeOptions
 from dspark_ops.decode.runtimes.runtime_set import RuntimeSet
 
 ROOT = Path(__file__).resolve().parents[1]
-QUERY, STORE = "q_rope_store", "k_norm_rope_store"
+#: Parts of the names of the kernels that turn the queries, and that write keys and values.
+QUERY, STORE = "turned_copy", "norm_rope_store"
 
 
 def prepared(model: Model, side_streams: bool, requests: int) -> RuntimeSet:
@@ -81,7 +82,11 @@ def beside_others(found: list[dict[str, Any]]) -> float:
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Return where the writes of keys and values run."""
-    main = Counter(item["stream"] for item in found if QUERY in item["name"]).most_common(1)[0][0]
+    turns = Counter(item["stream"] for item in found if QUERY in item["name"])
+    if not turns:
+        names = ", ".join(sorted({item["name"][:40] for item in found})) or "none"
+        raise SystemExit(f"no kernel named {QUERY!r} in the trace: found {names}")
+    main = turns.most_common(1)[0][0]
     stores = [item for item in found if STORE in item["name"]]
     return {
         "kernels": len(found),
