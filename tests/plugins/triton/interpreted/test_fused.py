@@ -54,7 +54,8 @@ def _some_rows(op: str, inputs: dict[str, Any], rows: slice) -> dict[str, Any]:
         value = inputs.get(argument.name)
         if value is not None and contract.rows in argument.shape:
             index = (slice(None),) * argument.shape.index(contract.rows)
-            cut[argument.name] = value[(*index, rows)]
+            part = value[(*index, rows)]
+            cut[argument.name] = part.contiguous() if index else part
     return cut
 
 
