@@ -74,7 +74,9 @@ class DistributedGroup:
         self._exchanges = 0
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the tensors of all ranks, [size, ...]."""
+        """Return the tensors of all ranks, [size, ...]; an empty one is not sent, since its shape is everybody's."""
+        if not tensor.numel():
+            return tensor.new_empty(self.size, *tensor.shape)
         sent = self._wire(tensor)
         received = torch.empty((self.size, *sent.shape), dtype=sent.dtype, device=sent.device)
 
@@ -86,6 +88,8 @@ class DistributedGroup:
 
     def same(self, tensor: Tensor) -> Tensor:
         """Return rank 0's tensor."""
+        if not tensor.numel():
+            return tensor
         sent = self._wire(tensor).clone()
         # `group_src` is the rank within the group, whatever it is called in an engine's own world.
         self._collective(lambda: torch.distributed.broadcast(sent, group=self._group(), group_src=0))

@@ -18,6 +18,7 @@ __all__ = ["RANK_OPERATORS", "RankOps", "same", "same_lengths", "whole_rows"]
 RANK_OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "argmax_rows": ("argmax_vocab_parallel_local", "argmax_vocab_parallel"),
     "accept_tail": ("accept_greedy",),
+    "accept_forced": ("accept_forced", "accept_greedy"),
     "markov_block": (),
 }
 """Operators over whole rows of logits, and what a rank plans in place of each."""
@@ -44,6 +45,42 @@ class RankView:
         target_ids = self.argmax_rows(logits).view(candidates.shape)
         accepted = self._view.accept_greedy(candidates, target_ids, verify_lens)
         return *accepted, *self._view.accept_finalize(*accepted, candidates[:, 1:], prefix_lens)
+
+    def accept_forced(
+        self,
+        candidates: Tensor,
+        logits: Tensor,
+        prefix_lens: Tensor,
+        accept_lens: Tensor,
+        verify_lens: Tensor | None = None,
+        bonus: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return what `accept_forced` does, for logits [B * W, C], this rank's columns."""
+        if bonus is None:
+            target_ids = self.argmax_rows(logits).view(candidates.shape)
+            bonus = self._view.accept_greedy(candidates, target_ids, verify_lens)[1]
+        found: tuple[Tensor, ...] = self._view.accept_forced(
+            candidates, logits, prefix_lens, accept_lens, verify_lens, bonus
+        )
+        return found
+
+    def accept_forced(
+        self,
+        candidates: Tensor,
+        logits: Tensor,
+        prefix_lens: Tensor,
+        accept_lens: Tensor,
+        verify_lens: Tensor | None = None,
+        bonus: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return what `accept_forced` does, for logits [B * W, C], this rank's columns."""
+        if bonus is None:  # with one the operator does not read the logits
+            target_ids = self.argmax_rows(logits).view(candidates.shape)
+            bonus = self._view.accept_greedy(candidates, target_ids, verify_lens)[1]
+        found: tuple[Tensor, ...] = self._view.accept_forced(
+            candidates, logits, prefix_lens, accept_lens, verify_lens, bonus
+        )
+        return found
 
     def markov_block(
         self,
