@@ -34,7 +34,7 @@ def test_only_the_members_of_the_family_are_accepted() -> None:
 
 
 #: Most rows that a kernel serves, where it leaves more to the portable one.
-MOST_ROWS = {"rope_wo_a": 32, "rope_wo_a_mxfp8": 32, "mla_sched_meta": 4096}
+MOST_ROWS = {"rope_wo_a": 32, "rope_wo_a_mxfp8": 32, "mla_sched_meta": 4096, "sparse_mla_decode": 4096}
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: f"{kernel.op}-{kernel.variant}")
@@ -51,8 +51,10 @@ def test_every_place_of_the_model_lies_in_the_region(kernel) -> None:
 def test_no_kernel_claims_that_it_was_run_on_the_device() -> None:
     for kernel in KERNELS:
         assert kernel.rank == RankClass.FUSED
-        assert {level for _, level in kernel.evidence} == {Evidence.INTERPRETED}
-        assert kernel.evidence_on("sm_103") == Evidence.INTERPRETED
+        others = [package.module for package in kernel.packages if package.module != "triton"]
+        # Kernels of other packages were never called: what is tested is that they are called as they ask to be.
+        wanted = Evidence.DECLARED if others else Evidence.INTERPRETED
+        assert kernel.evidence_on("sm_100") == kernel.evidence_on("sm_103") == wanted
         assert not kernel.arch.matches(Device.simulate("H200").arch)
 
 

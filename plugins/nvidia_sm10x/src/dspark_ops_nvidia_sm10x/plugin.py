@@ -15,7 +15,7 @@ from dspark_ops.api import (
     layout,
     unit_last_stride,
 )
-from dspark_ops_nvidia_sm10x import kernels_attention, kernels_step
+from dspark_ops_nvidia_sm10x import kernels_adapters, kernels_attention, kernels_step
 from dspark_ops_nvidia_sm10x.kernels_base import ARCH, INTERPRETED, TRITON
 
 _PRODUCTS = (
@@ -90,7 +90,7 @@ _PRODUCTS = (
 )
 
 #: Kernels of a family stand in its own module, ``kernels_<family>``.
-KERNELS = (*_PRODUCTS, *kernels_attention.KERNELS, *kernels_step.KERNELS)
+KERNELS = (*_PRODUCTS, *kernels_attention.KERNELS, *kernels_step.KERNELS, *kernels_adapters.KERNELS)
 
 
 @hookimpl
