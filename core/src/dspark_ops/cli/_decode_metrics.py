@@ -32,12 +32,13 @@ def save_metrics(run: DecodeRun, path: Path) -> None:
     """
     from dspark_ops.decode.figures import figures_of, prometheus_text
 
-    metrics = run.main.metrics
+    metrics, simulated = run.main.metrics, run.main.simulated is not None
     if path.suffix == ".prom":
-        text = prometheus_text(metrics, {"model": run.arguments.model.name})
+        text = prometheus_text(metrics, {"model": run.arguments.model.name}, simulated=simulated)
     else:
-        figures = figures_of(metrics, run.main.results).to_json()
-        text = json.dumps({"counts": metrics.to_json(), "figures": figures}, indent=2) + "\n"
+        figures = figures_of(metrics, run.main.results, simulated=simulated).to_json()
+        found = {"counts": metrics.to_json(), "figures": figures, "simulated": run.main.simulated or False}
+        text = json.dumps(found, indent=2) + "\n"
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

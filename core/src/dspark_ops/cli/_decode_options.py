@@ -12,6 +12,7 @@ from dspark_ops.suggest import did_you_mean
 if TYPE_CHECKING:
     from dspark_ops.cli._decode_prompts import Prompt
     from dspark_ops.decode import Model, Request, VerifyPolicy
+    from dspark_ops.decode.forced import ForcedAcceptance
     from dspark_ops.decode.options import Execution, RuntimeOptions
 
 SCHEDULES = ("static", "threshold", "prefix", "prefix-global", "uniform")
@@ -81,6 +82,34 @@ def execution_of(name: str, solo_gamma: int, widths: tuple[int, ...]) -> tuple[E
     if solo_gamma and way is Execution.PACKED:
         raise ConfigError(f"--solo-gamma {solo_gamma}: wanted with --execution static, graph or folded, got packed")
     return way, RuntimeOptions(solo_gamma=solo_gamma, extra_widths=widths)
+
+
+def forced_of(text: str | None, seed: int) -> ForcedAcceptance | None:
+    """Return the simulated acceptance that ``--simulate-accept`` describes: ``[LAW:]MEAN[:SCOPE]``; None for none.
+
+    Raises:
+        ConfigError: no such law or scope, or the mean is not a number.
+    """
+    if text is None:
+        return None
+    from dspark_ops.decode.forced import ForcedAcceptance
+
+    parts = [part.strip().replace("-", "_") for part in text.split(":")]
+    law = parts.pop(0) if not _is_number(parts[0]) else "two_point"
+    if not 1 <= len(parts) <= 2 or not _is_number(parts[0]):
+        raise ConfigError(
+            f"--simulate-accept {text}: wanted [LAW:]MEAN[:SCOPE], such as 3.51, per-position:3.51 or "
+            "normal-clamped:3.5:per-step"
+        )
+    return ForcedAcceptance(float(parts[0]), law, *parts[1:], seed=seed)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def chosen(option: str, name: str, kind: type[_E]) -> _E:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -28,7 +28,7 @@ def report_json(run: DecodeRun) -> dict[str, Any]:
     import torch
 
     arguments, options = run.arguments, run.arguments.options
-    plan = arguments.model.plan(options.gamma)
+    plan = _plan(run)
     return {
         "versions": {"dspark-ops": __version__, "torch": torch.__version__},
         "device": plan.device.to_json(),
@@ -43,6 +43,7 @@ def report_json(run: DecodeRun) -> dict[str, Any]:
         },
         "prompts": [_prompt_json(run, number) for number in range(len(arguments.texts))],
         "seconds": [{"first_token": item.timing.first, "rest": item.timing.rest} for item in run.main.results],
+        "simulated": dict(run.main.simulated) if run.main.simulated else False,
         "dspark": run.speculative.metrics.to_json() if run.speculative else None,
         "figures": _figures(run.speculative) if run.speculative else None,
         "plain": run.plain.metrics.to_json() if run.plain else None,
@@ -58,6 +59,7 @@ def _prompt_json(run: DecodeRun, number: int) -> dict[str, Any]:
         "text": _text(run, number),
         "tokens": list(result.tokens),
         "finish": result.finish.value,
+        "simulated": result.simulated,
         "sampling": {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "seed")},
         "mean_accept_len": result.metrics.mean_accept_len if run.speculative else None,
     }
@@ -66,8 +68,14 @@ def _prompt_json(run: DecodeRun, number: int) -> dict[str, Any]:
     return entry
 
 
+def _plan(run: DecodeRun) -> Any:
+    """Return the plan that the run followed."""
+    options = run.arguments.options
+    return run.arguments.model.plan(options.gamma, simulated=options.forced is not None)
+
+
 def _figures(generation: Generation) -> dict[str, Any]:
-    return figures_of(generation.metrics, generation.results).to_json()
+    return figures_of(generation.metrics, generation.results, simulated=generation.simulated is not None).to_json()
 
 
 def _text(run: DecodeRun, number: int) -> str:
@@ -84,7 +92,7 @@ def print_report(run: DecodeRun) -> None:
             out.rule(f"prompt {number + 1}", align="left")
             out.print(Text.assemble((text, "dim"), _text(run, number)), soft_wrap=True)
         out.print()
-    plan = run.arguments.model.plan(run.arguments.options.gamma)
+    plan = _plan(run)
     title = f"what served each operator on {plan.device.name} ({plan.device.arch.name})"
     out.print(table(title, ("operator", "sites", "kernel", "why"), _served(run), ("operator", "kernel")))
     out.print()
@@ -105,6 +113,9 @@ def print_report(run: DecodeRun) -> None:
     folded = _folded(run)
     if folded:
         out.print(folded, markup=False)
+    simulated = run.main.simulated
+    if simulated is not None:
+        out.print(_simulation(simulated), markup=False)
     out.print(_verdict(run), markup=False)
 
 
@@ -121,7 +132,7 @@ def _served(run: DecodeRun) -> Iterator[tuple[str, ...]]:
 
 def _operators(run: DecodeRun) -> Iterator[dict[str, Any]]:
     """Yield one entry per operator, site and bucket of row counts, parts of a composed kernel behind it."""
-    plan = run.arguments.model.plan(run.arguments.options.gamma)
+    plan = _plan(run)
     for selection in plan.selections:
         yield from _entries(selection, "")
 
@@ -192,6 +203,15 @@ def _folded(run: DecodeRun) -> str:
     metrics = run.speculative.metrics
     others = "".join(f"; {count} were not: {reason}" for reason, count in metrics.unfolded.most_common())
     return f"folded: {metrics.folded} of {metrics.forwards} verify steps accepted on the device{others}"
+
+
+def _simulation(simulated: Mapping[str, Any]) -> str:
+    """Return what was drawn, what was asked for, and what else is not as in a real run."""
+    law = f"{simulated['law']}, {simulated['scope']}, seed {simulated['seed']}"
+    means = f"{simulated['realised_mean']:.3f} drawn on average, {simulated['mean']:g} asked for"
+    drawn = ", ".join(f"{length}: {times}" for length, times in simulated["histogram"].items())
+    notes = "".join(f"\n  not as in a real run: {text}" for text in simulated["differences"])
+    return f"SIMULATED acceptance ({law}): {means}; lengths drawn {drawn}{notes}"
 
 
 def _verdict(run: DecodeRun) -> str:

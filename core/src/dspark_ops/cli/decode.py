@@ -9,7 +9,7 @@ import typer
 
 from dspark_ops.cli._decode_measure import fit_sts, profile_sps
 from dspark_ops.cli._decode_metrics import check_metrics, save_metrics
-from dspark_ops.cli._decode_options import SCHEDULES, chosen, execution_of, policy_of, request_of, widths_of
+from dspark_ops.cli._decode_options import SCHEDULES, chosen, execution_of, forced_of, policy_of, request_of, widths_of
 from dspark_ops.cli._decode_prompts import prompts_of, unescaped
 from dspark_ops.cli._decode_ranks import decode_on_ranks, ranks_of
 from dspark_ops.cli._decode_report import print_report, report_json
@@ -110,6 +110,15 @@ def decode(
         Path | None,
         typer.Option("--metrics", metavar="FILE", help="Write counters and figures: .json, or .prom for Prometheus."),
     ] = None,
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            "--simulate-accept",
+            metavar="LAW",
+            help="Draw how many tokens steps emit: [LAW:]MEAN[:SCOPE], laws two-point, per-position, normal-clamped; "
+            "scopes per-request, per-step. The text means nothing then.",
+        ),
+    ] = None,
     nvtx: Annotated[bool, typer.Option("--nvtx", help="Mark the parts of each cycle for a profiler.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -157,14 +166,18 @@ def decode(
         check_invariants=check,
         execution=way,
         runtimes=runtimes,
+        forced=forced_of(simulate, seed),
         nvtx=nvtx,
     )
+    if options.forced is not None and (plain or profile is not None or fit is not None):
+        raise ConfigError("--simulate-accept: wanted a run with DSpark, got --plain, --profile-sps or --fit-sts")
     if profile is not None:
         return profile_sps(loaded, options, profile, as_json)
     if fit is not None:
         return fit_sts(loaded, requests, options, fit, str(prompts or "--prompt"), as_json)
     texts = [item.text for item in asked]
-    arguments = Arguments(loaded, texts, requests, options, speculative=not plain, plain=plain or compare)
+    compared = compare and options.forced is None
+    arguments = Arguments(loaded, texts, requests, options, speculative=not plain, plain=plain or compared)
     run = run_decode(arguments, quiet=as_json or ranks.rank > 0)
     if ranks.rank > 0:  # the first rank reports
         return

@@ -36,12 +36,19 @@ class Accepted:
 
 
 def accept_step(
-    ops: Any, running: Sequence[Running], candidates: Tensor, logits: Tensor, proposal: Proposal, lens: Tensor
+    ops: Any,
+    running: Sequence[Running],
+    candidates: Tensor,
+    logits: Tensor,
+    proposal: Proposal,
+    lens: Tensor,
+    forced: Tensor | None = None,
 ) -> Accepted:
     """Return what each request accepts.
 
     Greedy requests go through `accept_tail`, sampled ones through `accept_sampled` and `accept_finalize`; a batch of
-    both is split, since neither kind's result depends on the other (C2.3.10).
+    both is split, since neither kind's result depends on the other (C2.3.10). With forced lengths `accept_forced`
+    stands in the place of `accept_tail` and `accept_finalize` (C3.5).
 
     Args:
         ops: operators of the verify site.
@@ -49,23 +56,42 @@ def accept_step(
         candidates: [R, W] int64, anchors and the drafts that may be verified, the first ones of the proposal.
         logits: [R * W, V] float32, strided.
         proposal: what the drafter gave.
-        lens: [R] int32, rows verified.
+        lens: [R] int32, rows that may be accepted.
+        forced: [R] int32, tokens that each request is to emit whatever the target says, or None.
     """
     prefix = torch.tensor([request.start for request in running], device=candidates.device)
     greedy = [row for row, item in enumerate(running) if item.greedy]
     if len(greedy) == len(running):
-        correct, _, trim, commit, _, tokens = ops.accept_tail(candidates, logits, prefix, lens)
+        correct, _, trim, commit, _, tokens = _tail(ops, candidates, logits, prefix, lens, forced)
         return Accepted(correct, commit, tokens, trim)
     sampled = [row for row, item in enumerate(running) if not item.greedy]
-    kept = _sampled(ops, running, candidates, logits, proposal, lens, prefix, sampled)
+    kept = _sampled(ops, running, candidates, logits, proposal, lens, prefix, sampled, forced)
     if not greedy:
         return kept
     rows = torch.tensor(greedy, device=candidates.device)
     strided = logits.view(*candidates.shape, -1)[rows].flatten(0, 1)
-    correct, _, trim, commit, _, tokens = ops.accept_tail(candidates[rows], strided, prefix[rows], lens[rows])
+    drawn = None if forced is None else forced[rows]
+    correct, _, trim, commit, _, tokens = _tail(ops, candidates[rows], strided, prefix[rows], lens[rows], drawn)
     order = torch.tensor(greedy + sampled, device=candidates.device).argsort()
     pairs = ((correct, kept.correct_len), (commit, kept.commit_lens), (tokens, kept.tokens), (trim, kept.capped))
     return Accepted(*(torch.cat(pair)[order] for pair in pairs))
+
+
+def _tail(
+    ops: Any,
+    candidates: Tensor,
+    logits: Tensor,
+    prefix: Tensor,
+    lens: Tensor,
+    forced: Tensor | None,
+    bonus: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = (
+        ops.accept_tail(candidates, logits, prefix, lens)
+        if forced is None
+        else ops.accept_forced(candidates, logits, prefix, forced, lens, bonus)
+    )
+    return found
 
 
 def _sampled(
@@ -77,6 +103,7 @@ def _sampled(
     lens: Tensor,
     prefix: Tensor,
     chosen: list[int],
+    forced: Tensor | None,
 ) -> Accepted:
     if proposal.probs is None:
         raise ValueError("a sampled request needs the laws that its drafts were drawn from, and the drafter gave none")
@@ -95,5 +122,9 @@ def _sampled(
     )
     found = same(ops, torch.stack((correct.long(), bonus, trim.long())))
     correct, bonus, trim = found[0].int(), found[1], found[2].int()
+    if forced is not None:
+        strided = logits.view(*candidates.shape, -1)[rows].flatten(0, 1)
+        correct, _, trim, commit, _, tokens = _tail(ops, own, strided, prefix[rows], lens[rows], forced[rows], bonus)
+        return Accepted(correct, commit, tokens, trim)
     commit, _, tokens = ops.accept_finalize(correct, bonus, trim, own[:, 1:], prefix[rows])
     return Accepted(correct, commit, tokens, trim)

@@ -44,16 +44,20 @@ def check_options(model: Model, options: DecodeOptions) -> None:
 
     Raises:
         ModelError: names the first that cannot, with what was wanted and got.
+        ConfigError: widths or simulated lengths that blocks of this length do not have.
     """
+    gamma = model.config.gamma if options.gamma is None else options.gamma
     if not 1 <= options.max_batch <= MAX_STEP_ROWS:
         raise ModelError(f"max_batch is {options.max_batch}: wanted 1 to {MAX_STEP_ROWS} requests at once")
     if isinstance(options.policy, UniformPolicy):
         mode = "static" if options.verify_mode is VerifyMode.COMPACT else options.verify_mode.value
-        for reason in WidthConditions(verify_mode=mode).refusals():
+        for reason in WidthConditions(verify_mode=mode, simulated_acceptance=options.forced is not None).refusals():
             raise ModelError(f"one verify width per step cannot be chosen: {reason}")
+        options.policy.scheduler(None, gamma)
+    if options.forced is not None:
+        options.forced.start(gamma)
     if options.cache_pages < 0:
         raise ModelError(f"cache_pages is {options.cache_pages}: wanted a number of pages, or 0 for whole contexts")
-    gamma = model.config.gamma if options.gamma is None else options.gamma
     positions = gamma if options.calibration is None else len(options.calibration.temperatures)
     if positions != gamma:
         raise ModelError(f"calibration has {positions} temperatures: wanted {gamma}, one per draft of a block")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.admission import pages_needed
@@ -57,6 +57,7 @@ class Batch:
         self.pool = PagePool(options.cache_pages) if options.cache_pages else None
         self.results: dict[int, Result] = {}
         self._model, self._options = model, options
+        self._simulated = options.forced is not None
         self._on_tokens = on_tokens
         now = time.perf_counter()
         self._queue = deque((index, request, now) for index, request in enumerate(requests))
@@ -86,7 +87,8 @@ class Batch:
         for entry in self._queue:
             if entry[0] == index:
                 self._queue.remove(entry)
-                self.results[index] = Result((), Finish.CANCELLED, DecodeMetrics(), "" if entry[1].stop else None)
+                text = "" if entry[1].stop else None
+                self.results[index] = Result((), Finish.CANCELLED, DecodeMetrics(), text, self._simulated)
                 return True
         return False
 
@@ -100,8 +102,9 @@ class Batch:
                 break
             self._queue.popleft()
             text = GrowingText(self._model.text(), request.stop) if request.stop else None
-            slot = self._free.pop(0)
-            admitted.append(Running(index, request, slot, self._context, text=text, pages=pages, submitted=submitted))
+            item = Running(index, request, self._free.pop(0), self._context, text=text, pages=pages)
+            item.simulated, item.submitted = self._simulated, submitted
+            admitted.append(item)
         self.running += admitted
         return admitted
 
@@ -148,9 +151,14 @@ class Batch:
             self.results[item.index] = item.result()
         return ended
 
-    def generation(self, total: DecodeMetrics) -> Generation:
-        """Return all results in the order of the requests; `total` holds what no request owns: times and forwards."""
+    def generation(self, total: DecodeMetrics, simulated: Mapping[str, Any] | None = None) -> Generation:
+        """Return all results in the order of the requests.
+
+        Args:
+            total: what no request owns: times and forwards.
+            simulated: see `Generation`.
+        """
         results = tuple(self.results[index] for index in sorted(self.results))
         for result in results:
             total = total.merged(result.metrics)
-        return Generation(results, total)
+        return Generation(results, total, simulated)

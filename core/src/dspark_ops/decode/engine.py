@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.accepting import accept_step
@@ -48,6 +48,7 @@ class Engine:
 
     Raises:
         ModelError: an option cannot be served.
+        ConfigError: no block can emit as many tokens as are to be simulated.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class Engine:
         self._range = ranges_for(options.nvtx)
         self._capped = options.verify_mode is VerifyMode.CAP_ACCEPT
         gamma = model.config.gamma if options.gamma is None else options.gamma
-        ops = model.ops(gamma, check=options.check_invariants)
+        self._forced = None if options.forced is None else options.forced.start(gamma)
+        ops = model.ops(gamma, check=options.check_invariants, simulated=options.forced is not None)
         self._ops = ops.at(site="verify")
         self._state = model.state(batch.slots, options.cache_pages)
         self._ledger = Ledger() if options.check_invariants else None
@@ -74,7 +76,7 @@ class Engine:
         self._facts = FoldFacts(
             own_drafter=drafter is None,
             on_device=runtimes.scheduler(runtimes.primary).on_device,
-            simulated=False,
+            simulated=options.forced is not None,
             checked=options.check_invariants,
             capped=options.verify_mode is VerifyMode.CAP_ACCEPT,
         )
@@ -99,6 +101,14 @@ class Engine:
         found = self.batch.cancel(index)
         self._retire()
         return found
+
+    def simulated(self) -> dict[str, Any] | None:
+        """Return what the results of a run with drawn accept lengths must carry, or None for a real run (C3.5)."""
+        if self._forced is None:
+            return None
+        report = self._forced.report()
+        differences = [*report["differences"], "accepting is not folded into the verify step, nor captured"]
+        return {**report, "folded": False, "differences": differences}
 
     def _fill_slots(self) -> None:
         while admitted := self.batch.admit():
@@ -143,7 +153,8 @@ class Engine:
             self._ledger.feed(step.rows)
         self.total.forwards += 1
         with self._range("accept"):
-            accepted = accept_step(self._ops, running, step.candidates, step.logits, proposal, lens)
+            forced = self._drawn(len(running))
+            accepted = accept_step(self._ops, running, step.candidates, step.logits, proposal, lens, forced)
         with self._range("commit"):
             self._commit(*step.committed(accepted.commit_lens))
         emitted = self.batch.emit(running, accepted.tokens, accepted.commit_lens)
@@ -158,6 +169,11 @@ class Engine:
         if self._ledger:
             self._ledger.after_cycle(running, emitted, gamma)
         self._retire()
+
+    def _drawn(self, requests: int) -> Tensor | None:
+        if self._forced is None:
+            return None
+        return torch.tensor(self._forced.draw(requests), dtype=torch.int32, device=self._model.torch_device)
 
     def _draft_requests(self, running: Sequence[Running], gamma: int) -> DraftRequests:
         device = self._model.torch_device

@@ -48,4 +48,4 @@ def generate(
         engine = Engine(model, batch, options, drafter, greedy=greedy)
         while batch:
             engine.advance()
-        return batch.generation(engine.total)
+        return batch.generation(engine.total, engine.simulated())

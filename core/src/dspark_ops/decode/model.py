@@ -101,23 +101,27 @@ class Model:
         self.name = name
         self._device = device
         self._configuration = configuration
-        self._plans: dict[int, Any] = {}
-        self._bound: dict[tuple[int, bool], Any] = {}
+        self._plans: dict[tuple[int, bool], Any] = {}
+        self._bound: dict[tuple[int, bool, bool], Any] = {}
 
-    def plan(self, gamma: int | None = None) -> Any:
-        """Return the plan that serves blocks of `gamma` drafts; None takes the model's own length.
+    def plan(self, gamma: int | None = None, *, simulated: bool = False) -> Any:
+        """Return the plan that serves blocks of `gamma` drafts.
+
+        Args:
+            gamma: drafts per block; None takes the model's own length.
+            simulated: whether `accept_forced` is among the operators.
 
         Raises:
             ModelError: gamma is out of range.
             SelectionError: the configuration lets no kernel serve some operator.
             RankError: the ranks have made different plans; see `agreed_plan`.
         """
-        length = self._length(gamma)
-        if length not in self._plans:
-            self._plans[length] = agreed_plan(self.ranks, self._planned(length, {}))
-        return self._plans[length]
+        key = self._length(gamma), simulated
+        if key not in self._plans:
+            self._plans[key] = agreed_plan(self.ranks, self._planned(*key, {}))
+        return self._plans[key]
 
-    def _planned(self, gamma: int, quarantined: Mapping[str, str]) -> Any:
+    def _planned(self, gamma: int, simulated: bool, quarantined: Mapping[str, str]) -> Any:
         whole = replace(ModelShapes.from_config(self.config.raw, self.name), gamma=gamma)
         shapes = rank_shapes(whole, self.ranks.size)
         plan = started(
@@ -125,7 +129,7 @@ class Model:
             model=shapes,
             rows=range(1, MAX_STEP_ROWS + 1),
             config=self._configuration,
-            operators=OPERATORS if self.ranks.size == 1 else _rank_operators(),
+            operators=_operators(self.ranks, simulated),
             purpose=Purpose(quarantined=quarantined),
         ).plan
         chosen = plan.layouts.get("kv_page", LAYOUT)
@@ -136,23 +140,24 @@ class Model:
             )
         return plan
 
-    def ops(self, gamma: int | None = None, *, check: bool = False) -> Any:
+    def ops(self, gamma: int | None = None, *, check: bool = False, simulated: bool = False) -> Any:
         """Return the frozen operators for blocks of `gamma` drafts; they are planned and bound at the first call.
 
         Args:
             gamma: drafts per block; None takes the model's own length.
             check: hold every call against its contract before it runs; for tests and debugging.
+            simulated: whether `accept_forced` is among the operators.
 
         Raises:
             ModelError: gamma is out of range.
             SelectionError, BindingError: see `dspark_ops.plan` and ``plan.bind``.
         """
-        key = self._length(gamma), check
+        key = self._length(gamma), simulated, check
         if key not in self._bound:
-            plan = self.plan(gamma)
+            plan = self.plan(gamma, simulated=simulated)
             bound = plan.bind(
                 check=check,
-                replan=lambda plan, quarantined: self._planned(key[0], quarantined),
+                replan=lambda plan, quarantined: self._planned(*key[:2], quarantined),
                 agree=quarantine_everywhere(self.ranks),
             )
             if bound.plan is not plan:  # made again without kernels that failed a trial run
@@ -215,9 +220,12 @@ def load_model(path: str | Path, device: str = "cpu", config: Any = None, ranks:
     )
 
 
-def _rank_operators() -> tuple[str, ...]:
-    """Return what decoding calls on one of several ranks."""
-    return tuple(sorted({name for whole in OPERATORS for name in RANK_OPERATORS.get(whole, (whole,))}))
+def _operators(ranks: RankGroup, simulated: bool) -> tuple[str, ...]:
+    """Return what decoding calls, on a single rank or on one of several."""
+    wanted = (*OPERATORS, "accept_forced") if simulated else OPERATORS
+    if ranks.size == 1:
+        return wanted
+    return tuple(sorted({name for whole in wanted for name in RANK_OPERATORS.get(whole, (whole,))}))
 
 
 def _torch_device(device: str) -> torch.device:

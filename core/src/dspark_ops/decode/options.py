@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from dspark_ops.decode.calibration import Calibration
+from dspark_ops.decode.forced import ForcedAcceptance
 from dspark_ops.decode.policy import StaticPolicy, VerifyPolicy
 from dspark_ops.errors import ModelError
 
@@ -95,6 +96,7 @@ class DecodeOptions:
             contract, at some cost.
         execution: how the steps are run. Plain decoding is always packed.
         runtimes: which sizes are prepared, for an execution with runtimes.
+        forced: draw how many tokens each verify step emits, whatever the target says; the output means nothing then.
         nvtx: mark prefill, draft, verify, accept and commit for a profiler.
     """
 
@@ -108,4 +110,5 @@ class DecodeOptions:
     check_invariants: bool = False
     execution: Execution = Execution.PACKED
     runtimes: RuntimeOptions = field(default_factory=RuntimeOptions)
+    forced: ForcedAcceptance | None = None
     nvtx: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.admission import check_requests, prefill
@@ -36,7 +37,7 @@ def decode_plain(
     Raises:
         ModelError: as `generate`.
     """
-    options = options or DecodeOptions()
+    options = replace(options or DecodeOptions(), forced=None)
     check_requests(model, requests, options)
     check_same_requests(model.ranks, requests, options)
     ops = model.ops(options.gamma).at(site="verify")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.sampling import SamplingParams
@@ -62,6 +64,7 @@ class Result:
         finish: why it ended.
         metrics: its own counts; times are those of the whole batch.
         text: of a request with stop strings, the text of the tokens, cut before the first stop string; else None.
+        simulated: how many tokens its steps emitted was drawn, so that its tokens mean nothing.
         timing: its own times; two results may be equal and differ in them.
     """
 
@@ -69,12 +72,21 @@ class Result:
     finish: Finish
     metrics: DecodeMetrics
     text: str | None = None
+    simulated: bool = False
     timing: Timing = field(default=Timing(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a batch of requests produced: results in the order of the requests, and the counts of all of them."""
+    """What a batch of requests produced.
+
+    Attributes:
+        results: in the order of the requests.
+        metrics: the counts of all of them.
+        simulated: of a run whose accept lengths were drawn: the law, the realised mean and histogram, and what else is
+            not as in a real run (C3.5); else None.
+    """
 
     results: tuple[Result, ...]
     metrics: DecodeMetrics = field(default_factory=DecodeMetrics)
+    simulated: Mapping[str, Any] | None = None

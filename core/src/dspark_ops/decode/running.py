@@ -32,6 +32,7 @@ class Running:
         metrics: its counts.
         text: its text, if something looks for stop strings in it.
         pages: shared pages of the caches that it owns.
+        simulated: how many tokens its steps emit is drawn.
         submitted, first, last: when it was submitted and when its first and latest token came, by the host's clock.
     """
 
@@ -44,6 +45,7 @@ class Running:
     metrics: DecodeMetrics = field(default_factory=DecodeMetrics)
     text: GrowingText | None = None
     pages: tuple[int, ...] = ()
+    simulated: bool = False
     submitted: float = 0.0
     first: float = 0.0
     last: float = 0.0
@@ -95,7 +97,8 @@ class Running:
             self.text.finish()
             text = self.text.text
         timing = Timing(self.first - self.submitted, self.last - self.first) if self.first else Timing()
-        return Result(tuple(self.tokens[len(self.request.prompt) :]), self.finish, self.metrics, text, timing)
+        emitted = tuple(self.tokens[len(self.request.prompt) :])
+        return Result(emitted, self.finish, self.metrics, text, self.simulated, timing)
 
 
 def emit_step(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.admission import check_options, check_requests
@@ -140,6 +141,10 @@ class Service:
         for item in self._batch.running:
             total = total.merged(item.metrics)
         return total
+
+    def simulated(self) -> dict[str, Any] | None:
+        """Return what a service with drawn accept lengths must say of its results, or None for a real one (C3.5)."""
+        return self._engine.simulated()
 
     def _emitted(self, number: int, tokens: tuple[int, ...]) -> None:
         self._tokens[number] += tokens

@@ -56,24 +56,6 @@ class RankView:
         bonus: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Return what `accept_forced` does, for logits [B * W, C], this rank's columns."""
-        if bonus is None:
-            target_ids = self.argmax_rows(logits).view(candidates.shape)
-            bonus = self._view.accept_greedy(candidates, target_ids, verify_lens)[1]
-        found: tuple[Tensor, ...] = self._view.accept_forced(
-            candidates, logits, prefix_lens, accept_lens, verify_lens, bonus
-        )
-        return found
-
-    def accept_forced(
-        self,
-        candidates: Tensor,
-        logits: Tensor,
-        prefix_lens: Tensor,
-        accept_lens: Tensor,
-        verify_lens: Tensor | None = None,
-        bonus: Tensor | None = None,
-    ) -> tuple[Tensor, ...]:
-        """Return what `accept_forced` does, for logits [B * W, C], this rank's columns."""
         if bonus is None:  # with one the operator does not read the logits
             target_ids = self.argmax_rows(logits).view(candidates.shape)
             bonus = self._view.accept_greedy(candidates, target_ids, verify_lens)[1]
