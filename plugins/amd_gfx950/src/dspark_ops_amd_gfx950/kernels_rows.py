@@ -1,4 +1,4 @@
-"""The kernels of the index, the draft's heads and the n-gram table: rows that are taken apart."""
+"""The kernels of the index, the draft's heads, the n-gram table and the stream: rows that are taken apart."""
 
 from __future__ import annotations
 
@@ -86,6 +86,22 @@ _GATHER = gfx950_kernel(
     "strides of the ids; 64-bit offsets",
 )  # fmt: skip
 
+_STREAM = gfx950_kernel(
+    "mhc_post", "column_waves", "stream",
+    [
+        dtype("x", "bfloat16"),
+        dtype("residual", "bfloat16"),
+        dtype("post", "float32"),
+        dtype("comb", "float32"),
+        contiguous("x", "residual", "post", "comb"),
+        axis("N").one_of(4),
+        axis("H").between(1, 2**24),
+        axis("T").at_most(2**31 - 1),
+    ],
+    "1 launch; the portable body with one wave per 512 columns, two per 1024 from 64 tokens on; 2*H + 4*N*H bytes per "
+    "token; 64-bit offsets",
+)  # fmt: skip
+
 _LOGITS = gfx950_kernel(
     "paged_mqa_logits_fp4", "page_codes", "paged_logits",
     [
@@ -119,4 +135,4 @@ _PROJECTION = gfx950_kernel(
     "as stored; 4.5*K and 64*N bytes per row through scratch memory",
 )  # fmt: skip
 
-KERNELS = (_PACK, _ROUND, _QUERY, _TURN, _GATHER, _LOGITS, _PROJECTION)
+KERNELS = (_PACK, _ROUND, _QUERY, _TURN, _GATHER, _STREAM, _LOGITS, _PROJECTION)
