@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dspark_ops.api import Kernel, RankClass, Traits, any_gpu, axis, contiguous, dtype, unit_last_stride
+from dspark_ops.api import Kernel, RankClass, Traits, any_gpu, axis, contiguous, dtype, option, unit_last_stride
 from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
 _ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True)
@@ -86,4 +86,34 @@ _INDEX_QUERY = Kernel(
     note="1 launch; 2.5*A*D bytes per token and 4 per head and part of the weights; bit for bit; 64-bit offsets",
 )
 
-KERNELS = (_SILU_MXFP8, _SILU_GRID, _POST_COMBINE_NORM_GRID, _INDEX_QUERY)
+_ROPE_WO_A_MXFP8 = Kernel(
+    "rope_wo_a_mxfp8",
+    variant="column_tiles",
+    target="dspark_ops_triton.rope_wo_a_mxfp8:rope_wo_a_mxfp8",
+    prepare="dspark_ops_triton.rope_wo_a_mxfp8:prepare_rope_wo_a_mxfp8",
+    arch=any_gpu(),
+    region=[
+        dtype("o", "bfloat16"),
+        dtype("weight", "bfloat16"),
+        dtype("freqs", "float32"),
+        dtype("positions", "int64", "int32"),
+        unit_last_stride("o"),
+        contiguous("weight", "freqs", "positions"),
+        option("head_dim").one_of(32, 64, 128, 256, 512),
+        axis("G").between(1, 1024),
+        axis("R").between(1, 2**20),
+        axis("K").multiple_of(32),
+        axis("P").between(2, 64),
+        axis("P").multiple_of(2),
+        # 64 tokens are a program of the grid's second dimension, which has 16 bits.
+        axis("T").at_most(2**21),
+    ],
+    rank=RankClass.PORTABLE,
+    traits=_ROW_BY_ROW,
+    evidence=INTERPRETED,
+    packages=(TRITON,),
+    note="1 launch, padding of the scale bytes included; the weight once per 64 tokens; a program has the 32 columns "
+    "of a scale, whose sums are in one order at every number of tokens; 64-bit offsets",
+)
+
+KERNELS = (_SILU_MXFP8, _SILU_GRID, _POST_COMBINE_NORM_GRID, _INDEX_QUERY, _ROPE_WO_A_MXFP8)

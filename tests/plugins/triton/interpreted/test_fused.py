@@ -23,6 +23,7 @@ from dspark_ops_triton.index_query import index_q_rope_fp4_pack
 from dspark_ops_triton.kernels_fused import KERNELS
 from dspark_ops_triton.mhc_post_combine import mhc_post_combine_norm
 from dspark_ops_triton.mhc_post_grid import mhc_post_combine_norm_fp8_grid
+from dspark_ops_triton.rope_wo_a_mxfp8 import rope_wo_a_mxfp8
 
 OPERATORS = {kernel.op: kernel for kernel in KERNELS}
 #: Of the cases that are the same form at several sizes, one in so many is looked at here.
@@ -176,3 +177,51 @@ def test_queries_that_cannot_be_packed_are_refused() -> None:
     for shape, got in (((1, 24, 128), "24 of 128 lanes"), ((1, 16, 160), "16 of 160 lanes")):
         with pytest.raises(ValueError, match=f"wanted 16, 32, 48 or 64 heads .*, got {got}, 64 rotated"):
             index_q_rope_fp4_pack(torch.zeros(shape).bfloat16(), torch.zeros(1, 64), torch.zeros(1).int())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "groups", "rank"),
+    [
+        pytest.param(3, 2, 64, id="whole scale groups"),
+        pytest.param(130, 1, 96, id="three blocks of tokens, a group of padding"),
+        pytest.param(20, 3, 32, id="a group of padding behind those of the last group of the weight"),
+        pytest.param(2, 2, 48, id="a scale group across two groups of the weight"),
+        pytest.param(2, 32, 3, id="a scale group across a dozen groups of the weight"),
+    ],
+)
+def test_the_projection_is_quantised_wherever_its_scale_groups_lie(tokens: int, groups: int, rank: int) -> None:
+    generator = torch.Generator().manual_seed(7)
+    lanes, width = 64, groups * rank
+    o = torch.randn(tokens, groups, lanes, generator=generator).bfloat16()
+    spread = torch.logspace(-2, 2, width).view(groups, rank, 1)
+    weight = (spread * torch.randn(groups, rank, lanes, generator=generator)).bfloat16()
+    inputs = (
+        o,
+        weight,
+        torch.randn(9, 8, generator=generator),
+        torch.randint(0, 9, (tokens,), generator=generator),
+        32,
+    )
+    y, q, scales = rope_wo_a_mxfp8(*inputs)
+    wanted = contracts.get("rope_wo_a").reference(*inputs).double()
+    columns = (y.double() - wanted).norm(dim=0) / wanted.norm(dim=0)
+    assert columns.max() <= 1e-2, "of each column, however small beside others"
+    wanted_q, wanted_scales = contracts.get("mxfp8_quantize").reference(y)
+    assert _same(q, wanted_q)
+    assert _same(scales, wanted_scales)
+
+
+def test_a_group_of_the_weight_does_not_see_what_is_not_finite_in_the_lanes_of_another() -> None:
+    o, weight = torch.ones(1, 2, 32).bfloat16(), torch.ones(2, 16, 32).bfloat16()
+    o[:, 1] = torch.nan
+    freqs = torch.tensor([[1.0, 0.0]])
+    y, _, _ = rope_wo_a_mxfp8(o, weight, freqs, torch.zeros(1).int(), 32)
+    assert y[0, :16].tolist() == [32.0] * 16
+    assert y[0, 16:].isnan().all()
+
+
+def test_projections_that_do_not_fit_are_refused() -> None:
+    freqs, position = torch.zeros(1, 8), torch.zeros(1).int()
+    for head_dim, rank in ((24, 32), (128, 32), (32, 40)):
+        with pytest.raises(ValueError, match=f"got 64 lanes in heads of {head_dim}, 8 rotated, and {rank} columns"):
+            rope_wo_a_mxfp8(torch.zeros(1, 1, 64), torch.zeros(1, rank, 64), freqs, position, head_dim)
