@@ -151,6 +151,21 @@ class Batch:
             self.results[item.index] = item.result()
         return ended
 
+    def leaks(self) -> list[str]:
+        """Return what is held by nobody who runs: slots and pages, one text each.
+
+        Raises:
+            InvariantError: a page is lost or has two owners.
+        """
+        used = sorted([*self._free, *(item.slot for item in self.running)])
+        found = [] if used == list(range(self.slots)) else [f"of {self.slots} slots these are accounted for: {used}"]
+        if self.pool is not None:
+            self.pool.check()
+            held = sum(len(item.pages) for item in self.running)
+            if len(self.pool) - self.pool.free != held:
+                found.append(f"{len(self.pool) - self.pool.free} pages are taken, and those who run hold {held}")
+        return found
+
     def generation(self, total: DecodeMetrics, simulated: Mapping[str, Any] | None = None) -> Generation:
         """Return all results in the order of the requests.
 

@@ -142,6 +142,20 @@ class Service:
             total = total.merged(item.metrics)
         return total
 
+    def leaks(self) -> list[str]:
+        """Return what is held for requests that are gone, one text each; empty is what is wanted.
+
+        Raises:
+            InvariantError: a page is lost or has two owners.
+        """
+        known = {item.index for item in self._batch.running}
+        found = self._batch.leaks()
+        gone = sorted(number for number in self._tokens if number not in known)
+        waiting = self._batch.waiting
+        if len(self._texts) > len(known) + waiting:
+            found.append(f"{len(self._texts)} growing texts of {len(known) + waiting} requests")
+        return found + [f"tokens of request {number} that were not given out" for number in gone]
+
     def simulated(self) -> dict[str, Any] | None:
         """Return what a service with drawn accept lengths must say of its results, or None for a real one (C3.5)."""
         return self._engine.simulated()
