@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dspark_ops._lazy import torch
-from dspark_ops.errors import ModelError, RankError
+from dspark_ops.errors import CaptureError, ModelError, RankError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,7 +134,14 @@ class DistributedGroup:
     def _wire(self, tensor: Tensor) -> Tensor:
         """Return the bytes of a tensor where the backend can send them: no backend then has to know a dtype."""
         flat = tensor.contiguous().view(-1).view(torch.uint8)
-        return flat.cpu() if self._backend == "gloo" else flat
+        if self._backend != "gloo" or not flat.is_cuda:
+            return flat
+        if torch.cuda.is_current_stream_capturing():
+            raise CaptureError(
+                "ranks over gloo exchange through the host, and no graph can: run with execution static or packed, or "
+                "with a GPU for each rank"
+            )
+        return flat.cpu()
 
     def _collective(self, collective: Callable[[], Any]) -> None:
         try:
