@@ -81,7 +81,9 @@ def plain(value: Any) -> bool:
 
 
 def wanted(kernel: Any, device: Device, arguments: argparse.Namespace) -> bool:
-    """Return whether a kernel is to be built."""
+    """Return whether a kernel is to be built; those of other packages are built by these."""
+    if any(package.module != "triton" for package in kernel.kernel.packages):
+        return False
     chosen = (not arguments.plugin or kernel.plugin in arguments.plugin) and (
         not arguments.operator or kernel.kernel.op in arguments.operator
     )

@@ -89,7 +89,7 @@ def _store(tiles: RowTiles, q: Tensor, out: Tensor, freqs: Tensor, positions: Te
 def launch_constants(tiles: RowTiles, lanes: int, rope: int, unit: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     return {
-        "PLAIN": lanes - rope, "ROPE": rope, "BLOCK": triton.next_power_of_2(lanes - rope),
+        "PLAIN": lanes - rope, "ROPE": rope, "BLOCK": triton.next_power_of_2(max(lanes - rope, 1)),
         "TURNED": triton.next_power_of_2(rope), "HEADS": HEADS, "UNIT": unit, "PDL": tiles.pdl,
     }  # fmt: skip
 
