@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dspark_ops.decode.policy import PrefixPolicy, StaticPolicy, ThresholdPolicy, VerifyPolicy
     from dspark_ops.decode.request import Finish, Generation, Request, Result
     from dspark_ops.decode.sampling import SamplingParams
+    from dspark_ops.decode.serving import Service, Update
+    from dspark_ops.decode.uniform_policy import UniformPolicy
 
 __all__ = [
     "DecodeMetrics",
@@ -34,8 +36,11 @@ __all__ = [
     "Request",
     "Result",
     "SamplingParams",
+    "Service",
     "StaticPolicy",
     "ThresholdPolicy",
+    "UniformPolicy",
+    "Update",
     "VerifyPolicy",
     "decode_plain",
     "generate",
@@ -53,6 +58,8 @@ _HOMES = {
     "policy": ("PrefixPolicy", "StaticPolicy", "ThresholdPolicy", "VerifyPolicy"),
     "request": ("Finish", "Generation", "Request", "Result"),
     "sampling": ("SamplingParams",),
+    "serving": ("Service", "Update"),
+    "uniform_policy": ("UniformPolicy",),
 }
 
 
