@@ -14,6 +14,7 @@ from dspark_ops.decode.engine import Engine
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.options import DecodeOptions
+from dspark_ops.decode.ranks.agree import check_same_requests
 from dspark_ops.decode.request import Request, Result
 from dspark_ops.decode.stop_text import GrowingText
 
@@ -57,7 +58,8 @@ class Service:
     r"""A running model that takes requests one by one.
 
     It has no thread of its own: `step` runs one cycle, and whoever owns the service decides when. Every greedy request
-    gives the tokens that it would give alone, whatever runs beside it.
+    gives the tokens that it would give alone, whatever runs beside it. On several ranks each has a service, and all of
+    them submit, cancel and step alike.
 
         service = Service(model, DecodeOptions(max_batch=8))
         number = service.submit(Request(tokenizer.encode("def "), stop=("\n\n",)))
@@ -95,8 +97,10 @@ class Service:
         Raises:
             ModelError: it could never be served: an empty prompt, unknown tokens, no room in the context, or more pages
                 than there are.
+            RankError: another rank submits another request.
         """
         check_requests(self._model, [request], self._options)
+        check_same_requests(self._model.ranks, [request], self._options)
         number, self._next = self._next, self._next + 1
         if self._model.tokenizer is not None:
             self._texts[number] = GrowingText(self._model.tokenizer, request.stop)
