@@ -141,7 +141,7 @@ def test_ranks_whose_replicated_numbers_differ_still_take_the_same_steps() -> No
     def work(group: ThreadGroup) -> list[tuple[Any, ...]]:
         weights = dict(WEIGHTS)
         if group.rank == 1:
-            for name in ("norm.weight", "mtp.1.norm.weight"):
+            for name in ("layers.1.attn.wkv.weight", "mtp.0.main_proj.weight"):
                 weights[name] = (weights[name].float() * 1.25).bfloat16()
             weights["mtp.1.confidence_head.weight"] = -weights["mtp.1.confidence_head.weight"]
         options = DecodeOptions(policy=ThresholdPolicy(0.5))
@@ -170,8 +170,16 @@ def test_different_requests_options_or_models_are_one_error_on_every_rank_before
         config = small_config(rope_theta=10000.0 + group.rank)
         Model(config, cut_weights(config, random_weights(config, 1), group.rank, 2), device=CPU, ranks=group)
 
-    with pytest.raises(RankError, match=r"the ranks have different model .*: give every rank the same model directory"):
+    with pytest.raises(
+        RankError, match=r"the ranks have different model configuration .*: give every rank the same model directory"
+    ):
         run_in_threads(2, other_model)
+
+    def other_weights(group: ThreadGroup) -> None:
+        rank_model(group, random_weights(CONFIG, seed=4 + group.rank))
+
+    with pytest.raises(RankError, match=r"the ranks have different weights .*: give every rank the same checkpoint"):
+        run_in_threads(2, other_weights)
 
 
 def test_whole_weights_on_a_rank_and_a_part_on_a_single_one_are_refused() -> None:

@@ -14,7 +14,7 @@ from dspark_ops.contracts.model_shapes import ModelShapes
 from dspark_ops.decode.ranks.agree import agreed_plan, check_same, quarantine_everywhere
 from dspark_ops.decode.ranks.group import SOLO, RankGroup
 from dspark_ops.decode.ranks.ops import RANK_OPERATORS, RankOps
-from dspark_ops.decode.ranks.shards import HEAD, Shards, cut_weights, rank_shapes
+from dspark_ops.decode.ranks.shards import HEAD, Shards, cut_weights, norms_text, rank_shapes
 from dspark_ops.decode.ranks.vocab import Vocabulary
 from dspark_ops.decode.tokenizer import TextTokenizer
 from dspark_ops.decode.v41.config import MAX_GAMMA, V41Config, read_config
@@ -91,7 +91,9 @@ class Model:
         if (HEAD in weights) != (ranks.size > 1):
             held = "a rank's part of the weights" if HEAD in weights else "whole weights"
             raise ModelError(f"rank {ranks.rank} of {ranks.size} got {held}: give it what cut_weights returns for it")
-        check_same(ranks, "model", repr(config.raw), "give every rank the same model directory")
+        if ranks.size > 1:
+            check_same(ranks, "model configuration", repr(config.raw), "give every rank the same model directory")
+            check_same(ranks, "weights", norms_text(weights), "give every rank the same checkpoint")
         self.config = config
         self.tokenizer = tokenizer
         self.ranks = ranks

@@ -15,5 +15,7 @@ sampled drafts, accepts   whole rows of logits, gathered               rank 0's 
 what is emitted and ends  the tokens above, requests                   requests are compared at the start
 ========================  ===========================================  =============================================
 
+A drafter from outside has to propose the same on every rank by itself, and so has whatever submits requests.
+
 `group` is what ranks are to the model; `distributed` has it over torch.distributed, `threads` inside one process.
 """

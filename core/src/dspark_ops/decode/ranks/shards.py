@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dspark_ops.contracts.model_shapes import ModelShapes
     from dspark_ops.decode.v41.config import V41Config
 
-__all__ = ["HEAD", "Shards", "cut_weights", "rank_shapes"]
+__all__ = ["HEAD", "Shards", "cut_weights", "norms_text", "rank_shapes"]
 
 HEAD: Final = "head.weight"
 """Name of a rank's part of the output head. A model on one rank has none: its head is its embedding."""
@@ -111,6 +111,12 @@ def _cut(config: V41Config, name: str, tensor: Tensor, rank: int, ranks: int) ->
         grouped = tensor.unflatten(0, (config.o_groups, -1))
         return Shards(config.o_groups, ranks).cut(grouped, rank).flatten(0, 1)
     return tensor
+
+
+def norms_text(weights: Mapping[str, Tensor]) -> str:
+    """Return the norm weights as a text: every rank holds them whole, and no two checkpoints have the same ones."""
+    norms = sorted(name for name in weights if name.endswith("norm.weight"))
+    return "".join(f"{name} {weights[name].float().cpu().numpy().tobytes().hex()}\n" for name in norms)
 
 
 def rank_shapes(shapes: ModelShapes, ranks: int) -> ModelShapes:
