@@ -14,6 +14,7 @@ from dspark_ops.decode import DecodeMetrics, DecodeOptions, Finish, Request, Res
 from dspark_ops.decode.figures import figures_of, prometheus_text
 from dspark_ops.decode.ranges import ranges_for
 from dspark_ops.decode.request import Timing
+from dspark_ops.decode.serving import ServiceLoad
 from dspark_ops.errors import InvariantError, ModelError
 
 
@@ -82,6 +83,8 @@ def test_prometheus_text_has_counters_a_cumulative_histogram_and_labels() -> Non
     assert f"dspark_ops_decode_accept_len_tokens_sum{{{labels}}} 8" in lines
     assert f'dspark_ops_decode_position_judged_total{{{labels},position="2"}} 2' in lines
     assert sum(line.startswith("# TYPE dspark_ops_decode_cycle_us gauge") for line in lines) == 1
+    busy = prometheus_text(counted(), load=ServiceLoad(running=3, waiting=2, used_pages=5, pages=8)).splitlines()
+    assert {"dspark_ops_decode_waiting 2", "dspark_ops_decode_used_pages 5"} <= set(busy)
     assert text.endswith("\n") and "dspark_ops_decode_emitted_total 8" in prometheus_text(counted()).splitlines()
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.request import Result
 from dspark_ops.errors import InvariantError
+
+if TYPE_CHECKING:
+    from dspark_ops.decode.serving import ServiceLoad
 
 __all__ = ["Figures", "PositionRate", "figures_of", "prometheus_text"]
 
@@ -118,7 +121,7 @@ def figures_of(metrics: DecodeMetrics, results: Sequence[Result] = (), *, simula
     per_cycle = steps / cycles if cycles else 0.0
     trimmed = metrics.trimmed / steps if steps else 0.0
     expected = (metrics.mean_accept_len - trimmed) * per_cycle * 1e6 / cycle_us if cycle_us else 0.0
-    alone = steps == cycles and sum(result.timing.rest for result in results)
+    alone = sum(result.timing.rest for result in results) if steps == cycles else 0.0
     places = range(max(metrics.offered, default=-1) + 1)
     return Figures(
         accept_len=metrics.mean_accept_len,
@@ -138,12 +141,19 @@ def figures_of(metrics: DecodeMetrics, results: Sequence[Result] = (), *, simula
     )
 
 
-def prometheus_text(metrics: DecodeMetrics, labels: Mapping[str, str] | None = None, *, simulated: bool = False) -> str:
+def prometheus_text(
+    metrics: DecodeMetrics,
+    labels: Mapping[str, str] | None = None,
+    *,
+    load: ServiceLoad | None = None,
+    simulated: bool = False,
+) -> str:
     """Return counters, the histogram of accept lengths and gauges in Prometheus' text format, version 0.0.4.
 
     Args:
         metrics: of a run, or of a service so far.
         labels: put on every sample.
+        load: how busy the service is at the moment.
         simulated: accepted lengths were drawn; every sample is labelled with it.
 
     Raises:
@@ -160,6 +170,8 @@ def prometheus_text(metrics: DecodeMetrics, labels: Mapping[str, str] | None = N
     lines += _accept_lens(metrics, base)
     for name, text in _GAUGES.items():
         lines += _family(f"{_PREFIX}_{name}", "gauge", text, [(base, getattr(found, name))])
+    for name, text in _LOAD.items() if load is not None else ():
+        lines += _family(f"{_PREFIX}_{name}", "gauge", text, [(base, getattr(load, name))])
     return "\n".join(lines) + "\n"
 
 
@@ -186,6 +198,14 @@ _GAUGES = {
     "cycle_us": "Microseconds per cycle, prefills left out.",
     "verify_rate": "Rows verified of rows that whole blocks have.",
     "output_tps": "Tokens per second, prefills left out.",
+}
+
+
+_LOAD = {
+    "running": "Requests that run.",
+    "waiting": "Requests that wait for a place or for pages.",
+    "used_pages": "Shared pages of the caches that are taken.",
+    "pages": "Shared pages of the caches; 0 if every place has its own.",
 }
 
 
