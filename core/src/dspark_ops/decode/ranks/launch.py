@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Final
 
 from dspark_ops._lazy import torch
@@ -18,7 +21,6 @@ from dspark_ops.errors import DsparkOpsError, ModelError, RankError
 __all__ = ["MAX_RANKS", "run_processes"]
 
 MAX_RANKS: Final = 8
-_HOST: Final = "127.0.0.1"
 _GRACE: Final = 10.0
 """Seconds in which the others may end by themselves after a rank has; then they are ended."""
 
@@ -29,7 +31,7 @@ class _Place:
 
     rank: int
     size: int
-    port: int
+    store: str
     backend: str
     device: str
     seconds: float
@@ -45,8 +47,8 @@ def run_processes(
 ) -> Any:
     """Run a function in one new process per rank, and return what it returned on rank 0.
 
-    The store through which ranks compare plans is in this process, so it outlives any of them. If a rank fails or
-    dies, the others end within seconds: by themselves, being told, or by force.
+    The store through which ranks compare plans is a file that only this user may read, so it outlives every rank. If a
+    rank fails or dies, the others end within seconds: by themselves, being told, or by force.
 
     Args:
         function: takes the rank's `RankGroup`, then `arguments`; importable by its name, like what is passed to
@@ -64,16 +66,15 @@ def run_processes(
     if not 1 <= size <= MAX_RANKS:
         raise ModelError(f"{size} ranks: wanted 1 to {MAX_RANKS}")
     backend = _backend(device, size)
-    store = torch.distributed.TCPStore(
-        _HOST, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=seconds)
-    )
+    folder = tempfile.TemporaryDirectory(prefix="dspark-ops-ranks-", ignore_cleanup_errors=True)
+    store = str(Path(folder.name, "store"))
     context = multiprocessing.get_context("spawn")
     processes: list[Any] = []
     pipes: list[Connection] = []
     try:
         for rank in range(size):
             ours, theirs = context.Pipe(duplex=False)
-            place = _Place(rank, size, store.port, backend, device, seconds)
+            place = _Place(rank, size, store, backend, device, seconds)
             process = context.Process(
                 target=_rank_main,
                 args=(place, theirs, function, arguments),
@@ -89,6 +90,7 @@ def run_processes(
         _end(processes)
         for pipe in pipes:
             pipe.close()
+        folder.cleanup()
 
 
 def _backend(device: str, size: int) -> str:
@@ -103,10 +105,13 @@ def _backend(device: str, size: int) -> str:
 def _rank_main(place: _Place, pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Run one rank, and send ``(True, result)`` or ``(False, error)``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
+    if sys.platform == "linux":
+        # Ranks of one machine need no other interface, and gloo finds this one whatever the host's name resolves to.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(max(1, torch.get_num_threads() // place.size))
     if place.device == "cuda":
         torch.cuda.set_device(place.rank % torch.cuda.device_count())
-    store = torch.distributed.TCPStore(_HOST, place.port, is_master=False, timeout=timedelta(seconds=place.seconds))
+    store = torch.distributed.FileStore(place.store, place.size)
     group = DistributedGroup(store, place.rank, place.size, backend=place.backend, seconds=place.seconds)
     try:
         result = function(group, *arguments)
