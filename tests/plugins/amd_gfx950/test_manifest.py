@@ -77,6 +77,17 @@ def test_other_and_unknown_devices_of_the_vendor_are_refused_with_the_reason(nam
         assert (reason.got, "gfx95" in reason.wanted) == (name, True)
 
 
+def test_what_writes_fp8_codes_needs_a_device_that_has_the_format() -> None:
+    writers = [
+        kernel for kernel in KERNELS
+        if any(output.dtype == "float8_e4m3fn" for output in contracts.get(kernel.op).outputs)
+    ]  # fmt: skip
+    assert sorted(kernel.op for kernel in writers) == ["fp8_grid_quantize", "silu_mul_clamp_mxfp8"]
+    assert all(kernel.features == ("fp8_e4m3fn",) for kernel in writers)
+    assert "fp8_e4m3fn" in Device.simulate("MI355X").features
+    assert "fp8_e4m3fn" not in Device.simulate("MI300X").features
+
+
 def test_no_kernel_claims_that_it_was_run_on_the_device() -> None:
     for kernel in KERNELS:
         assert kernel.rank == RankClass.FUSED

@@ -29,14 +29,14 @@ def _fused(kernel: CompiledKernel) -> int:
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("codes", [True, False])
 def test_the_activation_reads_each_half_once_and_its_groups_stay_in_a_warp(arch: str, codes: bool) -> None:
-    block = activation_grid.AMD_BLOCK if arch.startswith("gfx") else activation_grid.BLOCK
+    cut = activation_grid.AMD_CUT if arch.startswith("gfx") else activation_grid.CUT
     signature = {
         "gate_up": "*bf16", "y": "*bf16", "grid": "*u8" if codes else "*bf16", "scales": "*u8" if codes else "*bf16",
         "row_stride": "i32", "limit": "fp32",
     }  # fmt: skip
     kernel = compile_kernel(
-        swiglu.swiglu_grid_kernel, arch, signature, swiglu.launch_constants(576, True, 8, codes, not codes, block),
-        swiglu.launch_options(), ("gate_up", "y", "grid", "scales"),
+        swiglu.swiglu_grid_kernel, arch, signature, swiglu.launch_constants(576, True, 8, codes, not codes, cut.items),
+        cut_options(cut), ("gate_up", "y", "grid", "scales"),
     )  # fmt: skip
     assert kernel.spilled == 0
     assert kernel.registers <= 64

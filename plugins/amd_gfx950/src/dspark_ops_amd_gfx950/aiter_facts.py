@@ -56,8 +56,8 @@ PAGED_LOGITS = Function(
 #: Known, and used by no kernel: no contract is a plain RMS norm into a tensor that is given.
 RMSNORM = Function("aiter", "rmsnorm", ("out", "input", "weight", "epsilon"))
 
-#: Functions that a version has with fewer named parameters than are relied on: they are refused there. Read in the wheel
-#: on PyPI of November 2025, which has none of the others.
+#: Functions that a version has with fewer named parameters than are relied on: they are refused there. Read in the
+#: wheel on PyPI of November 2025, which has none of the others.
 OLDER = {"0.1.7.post2.dev18": {"moe_sorting": ("accumulate",)}}
 
 FUNCTIONS = (MOE_SORTING, TOPK_GATING, MHC_POST, VARCTX_SCHEDULE, PAGED_LOGITS, RMSNORM)

@@ -1,6 +1,8 @@
-"""The kernels around the experts: gate, sort, reduce, activation."""
+"""The kernels around the experts: gate, sort, reduce, activation, fp8 grid."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from dspark_ops.api import Traits, axis, contiguous, dtype, option, unit_last_stride
 from dspark_ops_amd_gfx950.kernels_base import gfx950_kernel
@@ -69,4 +71,53 @@ _SILU = gfx950_kernel(
     Traits(graph_safe=True, batch_invariant=True, nan="propagate"),
 )  # fmt: skip
 
-KERNELS = (_GATE, _GATE_PACKED, _SORT, _REDUCE, _SILU)
+_WHOLE_GROUPS = [
+    dtype("gate_up", "bfloat16"),
+    unit_last_stride("gate_up"),
+    axis("I").between(32, 2**23),
+    axis("I").multiple_of(32),
+    axis("M").at_most(2**31 - 1),
+]
+#: On a device without the format e4m3fn the codes would mean half as much.
+_E4M3FN = ("fp8_e4m3fn",)
+
+_SILU_GRID = gfx950_kernel(
+    "silu_mul_clamp_fp8_grid", "column_waves", "grids", _WHOLE_GROUPS,
+    "1 launch instead of 2, any width of whole groups; the portable body with one wave per 512 columns; 8 bytes per "
+    "result; 64-bit offsets",
+)  # fmt: skip
+
+_SILU_CODES = replace(
+    gfx950_kernel(
+        "silu_mul_clamp_mxfp8", "column_waves", "grids", _WHOLE_GROUPS,
+        "1 launch instead of 2, any width of whole groups; the portable body with one wave per 512 columns and "
+        "exponentials of base 2, e4m3fn codes; 7 bytes per result; 64-bit offsets",
+    ),
+    features=_E4M3FN,
+)  # fmt: skip
+
+_ON_GRID = [
+    dtype("x", "bfloat16"),
+    contiguous("x"),
+    axis("K").multiple_of(32),
+    axis("K").between(32, 2**20),
+    axis("M").at_most(2**20),
+]
+
+_GRID_ROUND = gfx950_kernel(
+    "fp8_grid_round", "group_waves", "grids", _ON_GRID,
+    "1 launch, not needed where a fold above serves; the portable body with one wave per 16 groups; 4 bytes per value; "
+    "64-bit offsets",
+)  # fmt: skip
+
+_GRID_CODES = replace(
+    gfx950_kernel(
+        "fp8_grid_quantize", "group_waves", "grids", _ON_GRID,
+        "1 launch; the portable body with one wave per 16 groups; e4m3fn codes; 3 bytes per value; 64-bit offsets",
+    ),
+    features=_E4M3FN,
+)  # fmt: skip
+
+KERNELS = (
+    _GATE, _GATE_PACKED, _SORT, _REDUCE, _SILU, _SILU_GRID, _SILU_CODES, _GRID_ROUND, _GRID_CODES,
+)  # fmt: skip

@@ -102,6 +102,21 @@ _STREAM = gfx950_kernel(
     "token; 64-bit offsets",
 )  # fmt: skip
 
+_STREAM_GRID = gfx950_kernel(
+    "mhc_post_combine_norm_fp8_grid", "row_program", "stream",
+    [
+        *(dtype(name, "bfloat16") for name in ("x", "residual", "weight")),
+        *(dtype(name, "float32") for name in ("post", "comb", "pre")),
+        contiguous("x", "residual", "post", "comb", "pre", "weight"),
+        axis("N").one_of(4),
+        # A token is held in registers: 8192 lanes is what is built, and tested to need no spills.
+        axis("H").between(32, 8192),
+        axis("H").multiple_of(32),
+        axis("T").at_most(2**31 - 1),
+    ],
+    "1 launch instead of 2; the portable body with 16 waves per token; 8*H + 4*N*H bytes per token; 64-bit offsets",
+)  # fmt: skip
+
 _LOGITS = gfx950_kernel(
     "paged_mqa_logits_fp4", "page_codes", "paged_logits",
     [
@@ -135,4 +150,4 @@ _PROJECTION = gfx950_kernel(
     "as stored; 4.5*K and 64*N bytes per row through scratch memory",
 )  # fmt: skip
 
-KERNELS = (_PACK, _ROUND, _QUERY, _TURN, _GATHER, _STREAM, _LOGITS, _PROJECTION)
+KERNELS = (_PACK, _ROUND, _QUERY, _TURN, _GATHER, _STREAM, _STREAM_GRID, _LOGITS, _PROJECTION)

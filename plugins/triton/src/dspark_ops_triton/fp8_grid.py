@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-import triton
 from torch import Tensor
 
-from dspark_ops_triton.blocks.fp8_grid import GROUPS, grid_codes_kernel, grid_values_kernel, launch_options
+from dspark_ops_triton.blocks import grid_rows
+from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.fp8_grid import GROUPS
+
+CUT = Cut(items=GROUPS, warps=1)
 
 
 def fp8_grid_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -25,14 +27,7 @@ def fp8_grid_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
 
     Source: A0.2.
     """
-    rows, columns = x.shape
-    codes = torch.empty(rows, columns, dtype=torch.uint8, device=x.device)
-    scales = torch.empty(rows, columns // 32, dtype=torch.uint8, device=x.device)
-    if rows:
-        grid_codes_kernel[(triton.cdiv(scales.numel(), GROUPS),)](
-            x, codes, scales, scales.numel(), GROUPS=GROUPS, **launch_options()
-        )
-    return codes.view(torch.float8_e4m3fn), scales
+    return grid_rows.fp8_grid_quantize(CUT, x)
 
 
 def fp8_grid_round(x: Tensor) -> Tensor:
@@ -45,32 +40,17 @@ def fp8_grid_round(x: Tensor) -> Tensor:
 
     Source: A0.2.
     """
-    out = torch.empty_like(x)
-    if count := x.numel() // 32:
-        grid_values_kernel[(triton.cdiv(count, GROUPS),)](x, out, count, GROUPS=GROUPS, **launch_options())
-    return out
+    return grid_rows.fp8_grid_round(CUT, x)
 
 
 def prepare_fp8_grid_quantize(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return `fp8_grid_quantize`, compiled for rows at 16-byte boundaries and not."""
-    if device.arch.vendor != "cpu":
-        for x in _rows():
-            fp8_grid_quantize(x)
-    return fp8_grid_quantize
+    return prepared(fp8_grid_quantize, grid_rows.compile_fp8_grid, device, site, rows)
 
 
 def prepare_fp8_grid_round(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `fp8_grid_round`, compiled for rows at 16-byte boundaries and not."""
-    if device.arch.vendor != "cpu":
-        for x in _rows():
-            fp8_grid_round(x)
-    return fp8_grid_round
-
-
-def _rows() -> tuple[Tensor, Tensor]:
-    """Return rows of one group that need every build."""
-    buffer = torch.zeros(33, dtype=torch.bfloat16, device="cuda")
-    return buffer[None, :32], buffer[None, 1:]
+    return prepared(fp8_grid_round, grid_rows.compile_fp8_grid, device, site, rows)
 
 
 __all__ = ["fp8_grid_quantize", "fp8_grid_round", "prepare_fp8_grid_quantize", "prepare_fp8_grid_round"]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dspark_ops_triton.blocks.launching import RowTiles, bind_launch, row_options
-from dspark_ops_triton.blocks.stream_grid import launch_constants, post_combine_norm_grid_kernel
+from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
+from dspark_ops_triton.blocks.stream_grid import compile_post_combine_norm_grid, post_combine_norm_grid
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
 #: 512 threads share a token: ten values of each copy per thread at 5120.
@@ -43,24 +43,7 @@ def mhc_post_combine_norm_fp8_grid(
     Source: A8, A0.2.
     """
     tiles = AMD_TILES if torch.version.hip else TILES
-    return _post_combine_norm_grid(tiles, x, residual, post, comb, pre, weight, eps)
-
-
-def _post_combine_norm_grid(
-    tiles: RowTiles, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, pre: Tensor, weight: Tensor,
-    eps: float = 1e-20,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    tokens, copies, hidden = residual.shape
-    if hidden % 32:
-        raise ValueError(f"mhc_post_combine_norm_fp8_grid: wanted H in whole groups of 32, got {hidden}")
-    new_residual = torch.empty_like(residual)
-    combined, normed, grid = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
-    if tokens and hidden:
-        post_combine_norm_grid_kernel[(tokens,)](
-            x, residual, post, comb, pre, weight, new_residual, combined, normed, grid, float(eps),
-            **launch_constants(tiles, copies, hidden), **row_options(tiles),
-        )  # fmt: skip
-    return new_residual, combined, normed, grid
+    return post_combine_norm_grid(tiles, x, residual, post, comb, pre, weight, eps)
 
 
 def prepare_mhc_post_combine_norm_fp8_grid(
@@ -71,14 +54,8 @@ def prepare_mhc_post_combine_norm_fp8_grid(
         return mhc_post_combine_norm_fp8_grid
     default = AMD_TILES if device.arch.vendor == "amd" else TILES
     tiles = tiles_for("mhc_post_combine_norm_fp8_grid", device, site, default)
-    bound = bind_launch(_post_combine_norm_grid, tiles, mhc_post_combine_norm_fp8_grid)
-    copies, hidden = site.axes["N"], site.axes["H"]
-    post, comb = torch.zeros(1, copies, device="cuda"), torch.zeros(1, copies, copies, device="cuda")
-    weight = torch.zeros(hidden, dtype=torch.bfloat16, device="cuda")
-    buffer = torch.zeros(copies * hidden + 1, dtype=torch.bfloat16, device="cuda")
-    for start in (0, 1):
-        x = buffer[start : start + hidden].view(1, hidden)
-        bound(x, buffer[start : start + copies * hidden].view(1, copies, hidden), post, comb, post, weight)
+    bound = bind_launch(post_combine_norm_grid, tiles, mhc_post_combine_norm_fp8_grid)
+    compile_post_combine_norm_grid(bound, site, rows)
     return bound
 
 

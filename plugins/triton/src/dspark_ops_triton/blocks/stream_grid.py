@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.fp8_grid import grid_values
 from dspark_ops_triton.blocks.hyper import load_copies, load_weights, update_and_sum
-from dspark_ops_triton.blocks.launching import RowTiles
+from dspark_ops_triton.blocks.launching import RowTiles, row_options
 from dspark_ops_triton.blocks.norm import inverse_rms, inverse_rms_of_two, two_blocks
 
 
@@ -73,10 +76,45 @@ def post_combine_norm_grid_kernel(
     store_normed(value, inverse, gain, normed, grid, lanes, mask)
 
 
+def post_combine_norm_grid(
+    tiles: RowTiles, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, pre: Tensor, weight: Tensor,
+    eps: float = 1e-20,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return all of a site: ``mhc_post_combine_norm_fp8_grid`` (A8, A0.2), arguments as in its contract."""
+    tokens, copies, hidden = residual.shape
+    if hidden % 32:
+        raise ValueError(f"mhc_post_combine_norm_fp8_grid: wanted H in whole groups of 32, got {hidden}")
+    new_residual = torch.empty_like(residual)
+    combined, normed, grid = torch.empty_like(x), torch.empty_like(x), torch.empty_like(x)
+    if tokens and hidden:
+        post_combine_norm_grid_kernel[(tokens,)](
+            x, residual, post, comb, pre, weight, new_residual, combined, normed, grid, float(eps),
+            **launch_constants(tiles, copies, hidden), **row_options(tiles),
+        )  # fmt: skip
+    return new_residual, combined, normed, grid
+
+
+def compile_post_combine_norm_grid(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    """Call the operator, cut somehow, once per build that a site needs: tensors on 16 bytes, or not."""
+    copies, hidden = site.axes["N"], site.axes["H"]
+    post, comb = torch.zeros(1, copies, device="cuda"), torch.zeros(1, copies, copies, device="cuda")
+    weight = torch.zeros(hidden, dtype=torch.bfloat16, device="cuda")
+    buffer = torch.zeros(copies * hidden + 1, dtype=torch.bfloat16, device="cuda")
+    for start in (0, 1):
+        x = buffer[start : start + hidden].view(1, hidden)
+        call(x, buffer[start : start + copies * hidden].view(1, copies, hidden), post, comb, post, weight)
+
+
 def launch_constants(tiles: RowTiles, copies: int, hidden: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch; blocks hold whole groups of 32 lanes."""
     block, more = two_blocks(hidden, 32)
     return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": block, "MORE": more, "PDL": tiles.pdl}
 
 
-__all__ = ["launch_constants", "post_combine_norm_grid_kernel", "store_normed"]
+__all__ = [
+    "compile_post_combine_norm_grid",
+    "launch_constants",
+    "post_combine_norm_grid",
+    "post_combine_norm_grid_kernel",
+    "store_normed",
+]

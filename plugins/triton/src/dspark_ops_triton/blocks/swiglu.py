@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from dspark_ops_triton.blocks.alignment import stride_unit
+from dspark_ops_triton.blocks.cutting import Cut, cut_options
 from dspark_ops_triton.blocks.elementary import exp_rounded
 from dspark_ops_triton.blocks.fp8_grid import grid_codes, grid_values
 
@@ -58,6 +63,48 @@ def swiglu_grid_kernel(
         tl.store(grid + row * COLUMNS + lanes, values.to(tl.bfloat16), mask=mask)
 
 
+def swiglu_grid(
+    cut: Cut, base_two: bool, codes: bool, gate_up: Tensor, limit: float | None = 10.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the clamped SwiGLU of each row, that on the fp8 grid as values or as codes, and scales of the codes.
+
+    Args:
+        cut: columns of a program, whole groups of 32, and its warps.
+        base_two: take the device's exponential of base 2.
+        codes: codes, uint8, and scale bytes [M, I / 32] instead of values; else the scales are the values once more.
+        gate_up: [M, 2 * I] bfloat16, last stride 1, I divisible by 32.
+        limit: the clamp, or None for no clamp.
+
+    Raises:
+        ValueError: I is no multiple of 32.
+    """
+    rows, width = gate_up.shape
+    columns = width // 2
+    if width % 64:
+        name = "silu_mul_clamp_mxfp8" if codes else "silu_mul_clamp_fp8_grid"
+        raise ValueError(f"{name}: wanted two halves of whole groups of 32 columns, got {width} columns in all")
+    y = torch.empty(rows, columns, dtype=torch.bfloat16, device=gate_up.device)
+    grid = torch.empty(rows, columns, dtype=torch.uint8 if codes else torch.bfloat16, device=gate_up.device)
+    scales = torch.empty(rows, columns // 32, dtype=torch.uint8, device=gate_up.device) if codes else grid
+    if rows and columns:
+        unit = stride_unit(gate_up)
+        swiglu_grid_kernel[(rows, triton.cdiv(columns, cut.items))](
+            gate_up, y, grid, scales, gate_up.stride(0) // unit, 0.0 if limit is None else float(limit),
+            **launch_constants(columns, limit is not None, unit, codes, base_two, cut.items), **cut_options(cut),
+        )  # fmt: skip
+    return y, grid, scales
+
+
+def compile_swiglu_grid(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    """Call either operator, cut somehow, once per build that a site needs."""
+    width, limit = 2 * site.axes["I"], site.options.get("limit", 10.0)
+    buffer = torch.zeros(2 * width + 2, dtype=torch.bfloat16, device="cuda")
+    spaced = buffer.view(2, width + 1)
+    # Rows that begin on 16 bytes, rows of which only the first does, and a first one that does not.
+    for gate_up in (buffer[: 2 * width].view(2, width), spaced[:, :width], spaced[:, 1:]):
+        call(gate_up, limit)
+
+
 def launch_constants(columns: int, limited: bool, unit: int, codes: bool, base_two: bool, block: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     return {
@@ -66,9 +113,4 @@ def launch_constants(columns: int, limited: bool, unit: int, codes: bool, base_t
     }  # fmt: skip
 
 
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": 1, "enable_fp_fusion": False}
-
-
-__all__ = ["clamped_swiglu", "launch_constants", "launch_options", "swiglu_grid_kernel"]
+__all__ = ["clamped_swiglu", "compile_swiglu_grid", "launch_constants", "swiglu_grid", "swiglu_grid_kernel"]
