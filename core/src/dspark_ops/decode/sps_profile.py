@@ -18,6 +18,7 @@ from dspark_ops.decode.model import Model
 from dspark_ops.decode.options import DecodeOptions, VerifyMode
 from dspark_ops.decode.policy import StaticPolicy
 from dspark_ops.decode.request import Request
+from dspark_ops.decode.runtimes.runtime_set import NARROW_STEPS
 from dspark_ops.decode.sps import MeasuredRates
 from dspark_ops.errors import ConfigError, ModelError
 
@@ -27,13 +28,15 @@ ROUNDS: Final = 3
 """The rate of a size is the median of so many rounds, each over requests of its own."""
 WARM_STEPS: Final = 2
 """Steps of a round that are not timed; the first one prepares and compiles."""
+MOST_STEPS: Final = NARROW_STEPS - WARM_STEPS
+"""Steps of a round that are timed: later ones might be taken by the narrow runtime, with other rows."""
 
 
 def measure_rates(
     model: Model,
     options: DecodeOptions | None = None,
     *,
-    steps: int = 8,
+    steps: int = MOST_STEPS,
     prompt: int = 32,
     on_point: Callable[[int, float], None] | None = None,
 ) -> MeasuredRates:
@@ -44,22 +47,28 @@ def measure_rates(
 
     Args:
         model: the model, on the device to measure.
-        options: how steps are run; the policy and the verify mode are not used.
-        steps: cycles that a round times; fewer if the context is short.
+        options: how steps are run; the policy, the verify mode and a solo block length are not used.
+        steps: cycles that a round times, 1 to 6; fewer if the context is short.
         prompt: tokens of each prompt, drawn at random with a fixed seed.
         on_point: is called with each number of tokens and its rate.
 
     Raises:
-        ModelError: an option cannot be served, or the context has no room for three steps behind the prompt.
+        ModelError: an option cannot be served, the context has no room for three steps behind the prompt, or another
+            number of steps.
     """
-    options = replace(options or DecodeOptions(), verify_mode=VerifyMode.COMPACT, ignore_eos=True, cache_pages=0)
+    options = options or DecodeOptions()
+    # A block length of its own for one request would put other sizes into the table than the rows say.
+    runtimes = replace(options.runtimes, solo_gamma=0)
+    options = replace(
+        options, verify_mode=VerifyMode.COMPACT, ignore_eos=True, cache_pages=0, forced=None, runtimes=runtimes
+    )
     check_options(model, replace(options, policy=StaticPolicy()))
     width = (model.config.gamma if options.gamma is None else options.gamma) + 1
-    fitting = (model.config.max_positions - prompt - 1) // max(width, options.runtimes.solo_gamma + 1) - WARM_STEPS
-    if fitting < 1 or steps < 1:
+    fitting = (model.config.max_positions - prompt - 1) // width - WARM_STEPS
+    if fitting < 1 or not 1 <= steps <= MOST_STEPS:
         raise ModelError(
-            f"step rates with {prompt} prompt tokens and {steps} steps: wanted 1 step or more, and the context of "
-            f"{model.config.max_positions} leaves room for {max(fitting, 0)}"
+            f"step rates with {prompt} prompt tokens and {steps} steps: wanted 1 to {MOST_STEPS} steps, and the context "
+            f"of {model.config.max_positions} leaves room for {max(fitting, 0)}"
         )
     points = [(1, rows) for rows in range(1, width + 1)]
     sizes = options.runtimes.sizes_up_to(options.max_batch)

@@ -104,7 +104,7 @@ def fit_from_run(
     if options.calibration is not None:
         raise ModelError("confidence temperatures are fitted to confidences without any: leave the calibration out")
     blocks = Blocks(-1 if options.ignore_eos else model.config.eos)
-    options = replace(options, policy=blocks, verify_mode=VerifyMode.COMPACT, execution=Execution.PACKED)
+    options = replace(options, policy=blocks, verify_mode=VerifyMode.COMPACT, execution=Execution.PACKED, forced=None)
     generation = generate(model, requests, options, on_tokens=blocks.emitted)
     if not blocks.logits:
         raise ModelError("no block was verified, so there is nothing to fit: ask for more than one token per request")
