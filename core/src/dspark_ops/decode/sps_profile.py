@@ -67,8 +67,8 @@ def measure_rates(
     fitting = (model.config.max_positions - prompt - 1) // width - WARM_STEPS
     if fitting < 1 or not 1 <= steps <= MOST_STEPS:
         raise ModelError(
-            f"step rates with {prompt} prompt tokens and {steps} steps: wanted 1 to {MOST_STEPS} steps, and the context "
-            f"of {model.config.max_positions} leaves room for {max(fitting, 0)}"
+            f"step rates with {prompt} prompt tokens and {steps} steps: wanted 1 to {MOST_STEPS} steps, and the "
+            f"context of {model.config.max_positions} leaves room for {max(fitting, 0)}"
         )
     points = [(1, rows) for rows in range(1, width + 1)]
     sizes = options.runtimes.sizes_up_to(options.max_batch)
