@@ -129,35 +129,37 @@ def _rank_main(place: _Place, pipe: Connection, function: Callable[..., Any], ar
 
 def _watch(processes: list[Any], pipes: list[Connection]) -> Any:
     """Return rank 0's result once all ranks have ended, or raise what went wrong first."""
-    answers: dict[int, tuple[bool, Any]] = {}
-    wrong: list[DsparkOpsError] = []
+    results: dict[int, Any] = {}
+    wrong: dict[int, DsparkOpsError] = {}
     going = dict(enumerate(processes))
+    silent: set[int] = set()
     deadline: float | None = None
     while going:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        waiting = [*(process.sentinel for process in going.values())]
-        waiting += [pipes[rank] for rank in going if rank not in answers]
-        if not wait(waiting, left):
+        heard = {*results, *wrong, *silent}
+        if not wait(
+            [*(item.sentinel for item in going.values()), *(pipes[rank] for rank in going.keys() - heard)], left
+        ):
             break
         for rank, process in list(going.items()):
-            if rank not in answers and pipes[rank].poll():
+            alive = process.is_alive()  # asked first: what a rank has sent before its end is there then
+            if rank not in heard and pipes[rank].poll():
                 try:
-                    answers[rank] = pipes[rank].recv()
-                except EOFError:
-                    answers[rank] = (False, None)
-                if answers[rank][1] is not None and not answers[rank][0]:
-                    wrong.append(answers[rank][1])
-            if not process.is_alive():
+                    good, value = pipes[rank].recv()
+                except EOFError:  # it has ended, or is about to
+                    silent.add(rank)
+                else:
+                    (results if good else wrong)[rank] = value
+            if not alive:
                 del going[rank]
-                if not answers.get(rank, (False, None))[0] and answers.get(rank, (False, None))[1] is None:
-                    wrong.append(
-                        RankError(f"rank {rank} of {len(processes)} {_ending(process)}; the others were ended")
-                    )
+                if rank not in results and rank not in wrong:
+                    end = f"rank {rank} of {len(processes)} {_ending(process)}; the others were ended"
+                    wrong[rank] = RankError(end)
         if wrong and deadline is None:
             deadline = time.monotonic() + _GRACE
     if wrong:
-        raise _cause(wrong)
-    return answers[0][1]
+        raise _cause(list(wrong.values()))
+    return results[0]
 
 
 def _cause(wrong: list[DsparkOpsError]) -> DsparkOpsError:
