@@ -140,6 +140,24 @@ def test_pages_in_any_order_hold_what_a_whole_context_holds(model: Model) -> Non
     assert [result.tokens for result in decode_plain(model, asked, PAGED).results] == wanted
 
 
+def test_pages_lie_apart_and_positions_without_one_belong_to_nobody(model: Model) -> None:
+    state = model.state(2, shared=3)
+    positions = torch.arange(CONFIG.max_positions)
+    geometry = state.geometry
+    for ratio in (1, 2):
+        for request, pages in ((0, (2, 0)), (1, (1,)), (0, (1,)), (1, (0, 2))):
+            state.own(request, pages)
+            entries = positions[: CONFIG.max_positions // ratio]
+            slots = geometry.compressed_slot(torch.full_like(entries, request), entries, ratio)
+            share = 128 // ratio
+            owned = [*pages, 3][: -(-len(entries) // share)]  # page 3 is one more than there are to own
+            wanted = torch.cat([64 + page * share + torch.arange(share) for page in owned])[: len(entries)]
+            assert torch.equal(slots, wanted)
+            assert int(slots.max()) < 64 * geometry.compressed_pages(ratio)
+            located = geometry.compressor_out_loc(torch.full_like(positions, request), positions, ratio)
+            assert torch.equal(located // ratio, slots.repeat_interleave(ratio)[: len(positions)])
+
+
 @pytest.mark.parametrize(
     ("request_", "text"),
     [

@@ -72,6 +72,11 @@ class Geometry:
         """Return the compressed slots per request, in whole pages."""
         return _whole_pages(-(-self.config.max_positions // ratio))
 
+    @property
+    def nobodys_page(self) -> int:
+        """Shared page that the table names for positions a request owns no page for: a stray write harms nobody."""
+        return self.shared
+
     def window_pages(self) -> int:
         """Return the pages of one layer's window cache."""
         return self.requests * self.window_ring // PAGE_SIZE
@@ -79,7 +84,8 @@ class Geometry:
     def compressed_pages(self, ratio: int) -> int:
         """Return the pages of one compressed cache. Page 0 belongs to nobody: slot 0 means "no store" (N8.2)."""
         if self.table is not None:
-            return 1 + self.shared * PAGE_POSITIONS // ratio // PAGE_SIZE
+            # One shared page more than there are to own: see `nobodys_page`.
+            return 1 + (self.shared + 1) * PAGE_POSITIONS // ratio // PAGE_SIZE
         return 1 + self.requests * self.entries(ratio) // PAGE_SIZE
 
     def draft_pages(self) -> int:

@@ -67,7 +67,7 @@ class DecodeState:
         table = None
         if shared:
             columns = pages_for(config.max_positions)
-            table = torch.zeros(requests, columns, dtype=torch.int64, device=device)
+            table = torch.full((requests, columns), shared, dtype=torch.int64, device=device)
         geometry = Geometry(config, requests, shared, table)
         page_bytes = page_layout(LAYOUT).page_bytes(PAGE_SIZE)
 
@@ -89,11 +89,12 @@ class DecodeState:
     def own(self, request: int, pages: Sequence[int]) -> None:
         """Let the compressed entries of a request lie in these shared pages, in their order; it may run from then on.
 
-        Nothing is done without shared pages.
+        Positions behind them belong to a page that nobody owns. Nothing is done without shared pages.
         """
-        if self.geometry.table is not None and pages:
-            values = torch.tensor(pages, dtype=torch.int64)
-            self.geometry.table[request, : len(pages)] = values.to(self.geometry.table.device)
+        table = self.geometry.table
+        if table is not None:
+            rest = [self.geometry.nobodys_page] * (table.shape[1] - len(pages))
+            table[request] = torch.tensor([*pages, *rest], dtype=torch.int64).to(table.device)
 
     def readable(self, request: int, length: int) -> dict[str, Tensor]:
         """Return, by name, the bytes that a later step may read when `length` positions of a request are committed.
