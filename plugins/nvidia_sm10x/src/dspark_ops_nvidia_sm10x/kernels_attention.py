@@ -64,7 +64,8 @@ _ROPE_WO_A = Kernel(
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, a program per head and 32 columns, heads added in order by the last one; own body: the weight "
-    "is read before the wait for the attention (PDL), once; up to 32 tokens; tile sizes reasoned, not measured",
+    "is read before the wait for the attention (PDL), once, so that the kernel just before must not write it; up to 32 "
+    "tokens; tile sizes reasoned, not measured",
 )
 
 _ROPE_WO_A_MXFP8 = replace(

@@ -126,7 +126,8 @@ class RopeWoA:
         Args:
             o: [T, G, K] bfloat16, last stride 1; K holds the heads of a group side by side. Not modified. T is at most
                 `MOST_TOKENS`.
-            weight: [G, R, K] bfloat16, contiguous, R divisible by 128.
+            weight: [G, R, K] bfloat16, contiguous, R divisible by 128. Launched early, the kernel reads it before the
+                one just before it has ended: that one must not be what writes it.
             freqs: [S, P] float32 interleaved.
             positions: [T] int32 or int64, of the queries.
             head_dim: lanes of a head, a power of two of 16 or more; the last P of each are rotated backward.
