@@ -71,7 +71,7 @@ def dies(group, how):
 
 def alone(rank, size, store, action):
     # as an engine starts its ranks: nobody watches them
-    group = DistributedGroup(torch.distributed.FileStore(store, size), rank, size, seconds=20)
+    group = DistributedGroup(torch.distributed.FileStore(store, size), rank, size, seconds=90)
     try:
         ready = model(group, **({"policy": {"fallback": "warn" if rank else "allow"}} if action == "differ" else {}))
         def on_tokens(index, tokens):
@@ -146,15 +146,15 @@ def test_ranks_without_a_launcher_have_one_text_within_seconds_of_each_other(pro
     first, second = started(program, "differ")
     assert first[0] == second[0]
     assert first[0].startswith("the plans of 2 ranks differ:")
-    assert abs(first[1] - second[1]) < 10
+    assert abs(first[1] - second[1]) < 20
 
 
 def test_a_rank_without_a_launcher_stops_when_its_peer_dies(program: ModuleType) -> None:
     began = time.time()
     survivor, dead = started(program, "die")
     assert dead == []
-    assert survivor[0].startswith("rank 0 of 2 stops: another rank has ended, or has not answered for 20 s (")
-    assert survivor[1] - began < 60
+    assert survivor[0].startswith("rank 0 of 2 stops: another rank has ended, or has not answered for 90 s (")
+    assert survivor[1] - began < 80
 
 
 def test_a_number_of_ranks_that_cannot_be_is_refused_before_anything_starts() -> None:

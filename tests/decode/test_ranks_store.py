@@ -53,7 +53,7 @@ def test_a_rank_that_says_nothing_is_named_after_the_time_that_was_allowed() -> 
     began = time.monotonic()
     with pytest.raises(PeerError, match=r"rank 0 of 3 stops: rank 1 has not given its plan digest for 0\.3 s"):
         groups(3, seconds=0.3)[0].exchange("plan digest", "text")
-    assert 0.3 <= time.monotonic() - began < 5
+    assert 0.3 <= time.monotonic() - began < 20
 
 
 def test_a_rank_that_has_failed_is_quoted_without_waiting_for_the_time_to_pass() -> None:
@@ -62,7 +62,7 @@ def test_a_rank_that_has_failed_is_quoted_without_waiting_for_the_time_to_pass()
     began = time.monotonic()
     with pytest.raises(PeerError, match=r"^rank 0 of 2 stops: rank 1 failed: ModelError: config\.json: missing$"):
         first.exchange("plan digest", "text")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_broken_collective_quotes_the_rank_that_failed_or_says_what_is_known() -> None:
