@@ -65,7 +65,6 @@ def test_the_projection_refuses_what_it_has_no_tile_for() -> None:
 
 
 def test_the_query_store_passes_every_case_bit_for_bit() -> None:
-    assert check_numbers(contracts.get("q_rope_store"), q_rope_store) == []
     for case in contracts.get("q_rope_store").cases("small", 3):
         mine, wanted = ({**case.inputs, "out": case.inputs["out"].clone()} for _ in range(2))
         q_rope_store(**mine)

@@ -20,7 +20,6 @@ from dspark_ops_nvidia_sm10x.plugin import KERNELS as MANIFEST
 EVERY, EVERY_OF_GATES = 11, 37
 
 KERNELS: dict[str, Callable[..., Any]] = {
-    "moe_gate_topk": gate.moe_gate_topk,
     "moe_gate_topk_packed": gate.moe_gate_topk_packed,
     "mhc_combine_norm_mxfp8": streams.mhc_combine_norm_mxfp8,
     "mhc_post_combine_norm": streams.mhc_post_combine_norm,
@@ -59,6 +58,13 @@ def inside(name: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 @pytest.mark.parametrize("name", KERNELS)
 def test_some_cases_of_the_contract_pass(name: str) -> None:
     assert check_numbers(thinned(name), KERNELS[name], adapt=inside(name)) == []
+
+
+def test_the_plain_gate_chooses_as_the_packed_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, bias = torch.randn(3, 96, generator=generator), torch.randn(96, generator=generator)
+    plain, packed = gate.moe_gate_topk(logits, bias, 6), gate.moe_gate_topk_packed(logits, bias, 6)
+    assert all(torch.equal(mine, other) for mine, other in zip(plain, packed, strict=False))
 
 
 def test_a_gate_launches_by_the_number_of_rows() -> None:
