@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from dspark_ops.api import Kernel
+from dspark_ops.api import Arch, Kernel
 from dspark_ops.conformance.sources import source_digest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,24 +150,56 @@ def not_run(ids: Iterable[str], tests: Iterable[Mapping[str, str]]) -> Iterator[
             yield {"module": module, "test": name, "outcome": "not run"}
 
 
-def record(junits: Iterable[Path], commit: str, output: Path | None, ids: Iterable[str] = ()) -> int:
-    """Write the record and the claims of every plugin; return 1 if a test failed, or one of `ids` was not run."""
+def record(
+    junits: Iterable[Path], commit: str, output: Path | None, ids: Iterable[str] = (), merge: bool = False
+) -> int:
+    """Write the record and the claims of every plugin; return 1 if a test failed, or one of `ids` was not run.
+
+    Args:
+        junits: reports of the tests.
+        commit: what was run.
+        output: the record.
+        ids: tests that should have been run; one that was not counts as failed.
+        merge: keep what the record holds of kernels that were not tested now. The GPU must be of the same kind.
+    """
     tests = [test for junit in junits for test in outcomes(junit)]
     tests += not_run(ids, tests)
     found, on = collect(tests), machine()
     where = output or ROOT / "benchmarks" / "results" / f"gpu_tests_{on['arch']}.json"
-    kernels = {
-        f"{plugin}/{name}": tested.to_json() for plugin, all_ in found.items() for name, tested in sorted(all_.items())
-    }
-    what = "pytest -m gpu tests/plugins tests/conformance tests/decode"
     date = datetime.date.today().isoformat()
-    write(where, {"what": what, "date": date, "commit": commit, "machine": on, "kernels": kernels, "tests": tests})
+    kernels = {
+        f"{plugin}/{name}": {**tested.to_json(), "commit": commit, "date": date}
+        for plugin, all_ in found.items()
+        for name, tested in all_.items()
+    }
+    before = json.loads(where.read_text(encoding="utf-8")) if merge and where.exists() else {"kernels": {}, "tests": []}
+    if merge and before["kernels"] and before["machine"]["device"] != on["device"]:
+        raise SystemExit(f"{where} is of {before['machine']['device']}, this is {on['device']}: record without --merge")
+    kept = {name: entry for name, entry in before["kernels"].items() if name not in kernels}
+    ran = {(test["module"], test["test"]) for test in tests}
+    tests = [test for test in before["tests"] if (test["module"], test["test"]) not in ran] + tests
+    what = "pytest -m gpu tests/plugins tests/conformance tests/decode"
+    data = {"what": what, "date": date, "commit": commit, "machine": on}
+    write(where, {**data, "kernels": dict(sorted({**kept, **kernels}.items())), "tests": tests})
     for plugin, all_ in found.items():
-        passed = {name: tested.sources for name, tested in sorted(all_.items()) if not tested.failed}
-        held = claims_file(plugin)
-        claims = json.loads(held.read_text(encoding="utf-8")) if held.exists() else {}
-        write(held, {**claims, on["arch"]: passed})
+        claim(plugin, on["arch"], all_, merge)
     return int(any(test["outcome"] in ("failure", "error", "not run") for test in tests))
+
+
+def claim(plugin: str, arch: str, tested: Mapping[str, Tested], merge: bool) -> None:
+    """Write which kernels of a plugin may be called conformant on an architecture: those made for it that passed."""
+    kernels, here = kernels_of(plugin), Arch.parse(arch)
+    passed = {
+        name: entry.sources
+        for name, entry in sorted(tested.items())
+        if not entry.failed and (kernels[name].arch is None or kernels[name].arch.matches(here))
+    }
+    held = claims_file(plugin)
+    claims = json.loads(held.read_text(encoding="utf-8")) if held.exists() else {}
+    kept = claims.get(arch, {}) if merge else {}
+    names = {name: digest for name, digest in kept.items() if name not in tested} | passed
+    if names or arch in claims:
+        write(held, {**claims, arch: dict(sorted(names.items()))})
 
 
 def prune() -> int:
@@ -194,6 +226,7 @@ def main() -> int:
     parser.add_argument("junit", type=Path, nargs="*", help="the JUnit files of the run")
     parser.add_argument("--commit", default="not stated", help="what was run")
     parser.add_argument("--output", type=Path, help="the record; by default benchmarks/results/gpu_tests_<arch>.json")
+    parser.add_argument("--merge", action="store_true", help="keep what the record holds of other kernels")
     parser.add_argument("--prune", action="store_true", help="drop the claims of kernels that have changed")
     arguments = parser.parse_args()
     if arguments.prune:
@@ -201,7 +234,7 @@ def main() -> int:
         return 0
     if not arguments.junit:
         parser.error("name the JUnit file of the run, or give --prune")
-    return record(arguments.junit, arguments.commit, arguments.output)
+    return record(arguments.junit, arguments.commit, arguments.output, merge=arguments.merge)
 
 
 if __name__ == "__main__":

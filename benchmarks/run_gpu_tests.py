@@ -24,7 +24,7 @@ _RUN = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
 def collected(places: list[str]) -> list[str]:
-    """Return the ids of the GPU tests."""
+    """Return the ids of the GPU tests at these places, or with these arguments of pytest."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", *places]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     ids = [line for line in found.stdout.splitlines() if "::" in line]
@@ -58,16 +58,18 @@ def run(ids: list[str], jobs: int, reports: Path, seconds: float) -> list[Path]:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", nargs="*", default=list(PLACES), help="files or folders of tests")
+    parser.add_argument("places", nargs="*", default=list(PLACES), help="files, folders or ids of tests")
+    parser.add_argument("--only", help="only tests that this expression fits, as pytest's -k")
     parser.add_argument("--jobs", type=int, default=4, help="processes side by side")
     parser.add_argument("--reports", type=Path, required=True, help="folder for logs and JUnit files")
     parser.add_argument("--seconds", type=float, default=1800, help="stop what still runs after so long")
     parser.add_argument("--commit", default="not stated", help="what is run")
+    parser.add_argument("--merge", action="store_true", help="keep what the record holds of other kernels")
     parser.add_argument("--output", type=Path, help="the record; by default benchmarks/results/gpu_tests_<arch>.json")
     arguments = parser.parse_args()
-    ids = collected(arguments.places)
+    ids = collected([*arguments.places, *(["-k", arguments.only] if arguments.only else [])])
     junits = run(ids, arguments.jobs, arguments.reports, arguments.seconds)
-    return record(junits, arguments.commit, arguments.output, ids)
+    return record(junits, arguments.commit, arguments.output, ids, arguments.merge)
 
 
 if __name__ == "__main__":
