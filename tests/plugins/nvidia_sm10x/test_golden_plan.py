@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import dspark_ops
+from dspark_ops import contracts
 from dspark_ops.api import RankClass
+from dspark_ops.selection.discovery import discover
 from dspark_ops.selection.plan import Plan
+from dspark_ops.selection.planner import make_plan
 from dspark_ops.selection.rows import rows_of
+from dspark_ops.selection.settings import Settings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "plan_sm_103.txt"
 #: Operators of the source changes for NVIDIA, with the rows at which they named them: verify and draft steps at batch 1
@@ -27,6 +32,7 @@ ROWS = {
     "S3.2": {"compress_c1": (6, 12), "compress_c2": (6, 12)},
     "S3.3": {"q_rope_store": (1, 2, 5, 6, 8)},
 }
+CANDIDATES = ("nvidia_sm10x/candidate_blocks/one_launch", "nvidia_sm10x/candidate_blocks/one_launch_as_torch")
 OPERATORS = sorted({op for change in ROWS.values() for op in change})
 
 
@@ -82,3 +88,25 @@ def test_more_tokens_than_a_program_holds_go_to_the_portable_projection() -> Non
     found = served(plan)
     assert found["rope_wo_a", "verify", 32][0] == "nvidia_sm10x/rope_wo_a/head_slabs"
     assert found["rope_wo_a", "verify", 33][0] == "triton/rope_wo_a/column_tiles"
+
+
+@pytest.mark.parametrize(
+    ("rule", "kernel"),
+    [
+        ("lowest", "nvidia_sm10x/candidate_blocks/one_launch"),
+        ("torch", "nvidia_sm10x/candidate_blocks/one_launch_as_torch"),
+    ],
+)
+def test_a_caller_gets_the_kernel_that_promises_its_rule_for_equal_blocks(rule: str, kernel: str) -> None:
+    contract = contracts.get("candidate_blocks")
+    shapes = contracts.model_shapes("deepseek-v4.1-flash/tp4")
+    asking = [replace(site, semantics={**site.semantics, "ties": rule}) for site in contract.sites(shapes)]
+    plan = make_plan(
+        device=dspark_ops.Device.simulate("sm_103"), shapes=shapes, rows=(6,), settings=Settings(),
+        registry=discover(Settings()), contracts={contract.name: replace(contract, sites=lambda shapes: tuple(asking))},
+        packages=lambda package: None,
+    )  # fmt: skip
+    assert {chosen for chosen, _ in served(plan).values()} == {kernel}
+    other = next(name for name in CANDIDATES if name != kernel)
+    refused = next(item for item in plan.selections[0].choices[0].refused if item.candidate.id == other)
+    assert [(reason.field, reason.wanted) for reason in refused.reasons] == [("ties", rule)]
