@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dspark_ops.api import Kernel, RankClass, axis, contiguous, dtype, layout, option, unit_last_stride
+from dspark_ops.api import Kernel, RankClass, axis, contiguous, dtype, elements, layout, option, unit_last_stride
 from dspark_ops_nvidia_sm10x.kernels_base import ARCH, EARLY_ROWS, INTERPRETED, TRITON
 
 _POSITIONS = dtype("positions", "int64", "int32")
@@ -50,9 +50,11 @@ _ROPE_WO_A = Kernel(
         unit_last_stride("o"),
         contiguous("weight", "freqs", "positions"),
         option("head_dim").one_of(32, 64, 128, 256, 512),
-        axis("G").between(1, 1024),
+        # The last program of a tile adds up to 256 heads in straight code, at offsets of 32 bits.
+        axis("K").at_most(8192),
+        elements("G*R", 2**18),
         # Whole tiles of scale bytes, and programs of one group each.
-        axis("R").between(128, 2**16),
+        axis("R").at_least(128),
         axis("R").multiple_of(128),
         axis("P").between(2, 64),
         axis("P").multiple_of(2),
