@@ -199,6 +199,8 @@ def _cycle(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         "`parts` serves fused operators by their parts, `reference` everything by torch. An operator that one plan "
         "cannot capture is left out of both.\n"
     )
+    for note in dict.fromkeys(report["note"] for report in reports if "note" in report):
+        yield f"{note}\n"
     yield "| plan | us | first to last decile | launches | copies and fills | operators left out |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for report in reports:
