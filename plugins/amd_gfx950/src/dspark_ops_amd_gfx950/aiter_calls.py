@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -86,6 +87,11 @@ class Adapter:
 
     def __init__(self, fact: aiter_facts.Function, body: Callable[..., Any]) -> None:
         self._fact, self._body = fact, body
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The contract's signature."""
+        return inspect.signature(partial(self._body, None))
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Return what the operator returns; arguments are those of its contract."""
