@@ -199,7 +199,8 @@ def _wo_a_cases(scale: str, seed: int) -> Iterator[Case]:
     generator = torch.Generator().manual_seed(seed)
     head_dim, rope, table = (32, 8, 64) if scale == "small" else (512, 64, 8192)
     freqs = rope_table(rope, table, 10000.0)
-    sizes = ((1, 2, 2, 16), (6, 2, 3, 8)) if scale == "small" else ((1, 2, 8, 1024), (6, 2, 8, 1024), (32, 2, 8, 1024))
+    small, model = ((1, 2, 2, 16), (6, 2, 3, 8), (3, 2, 2, 128)), ((1, 2, 8, 1024), (6, 2, 8, 1024), (32, 2, 8, 1024))
+    sizes = small if scale == "small" else model
     for rows, groups, heads, rank in sizes:
         o = torch.randn(rows, groups, heads * head_dim, generator=generator).bfloat16()
         weight = (0.05 * torch.randn(groups, rank, heads * head_dim, generator=generator)).bfloat16()
