@@ -18,11 +18,11 @@ from dspark_ops_amd_gfx950.plugin import KERNELS
 
 #: One case in so many: an interpreted program takes milliseconds. Operators with a file of their own are not here.
 EVERY = {
-    "argmax_vocab_parallel": 3, "argmax_vocab_parallel_local": 6, "draft_inputs": 1, "verify_inputs": 1,
-    "expand_uniform": 5, "candidate_lengths": 1, "varctx_schedule": 17, "fill_padded_topk": 2, "moe_gate_topk": 19,
+    "argmax_vocab_parallel": 6, "argmax_vocab_parallel_local": 6, "draft_inputs": 1, "verify_inputs": 1,
+    "expand_uniform": 5, "candidate_lengths": 1, "varctx_schedule": 37, "fill_padded_topk": 2, "moe_gate_topk": 29,
     "moe_gate_topk_packed": 31, "moe_sort": 5, "moe_local_reduce": 9, "silu_mul_clamp": 7, "fp4_quantize_rows": 5,
-    "rope_tail_fp4_fake_quant": 9, "rope_tail_copy": 5, "engram_gather": 2, "index_q_rope_fp4_pack": 4, "mhc_post": 4,
-    "mhc_post_combine_norm_fp8_grid": 5, "silu_mul_clamp_fp8_grid": 4, "silu_mul_clamp_mxfp8": 4, "fp8_grid_round": 3,
+    "rope_tail_fp4_fake_quant": 9, "rope_tail_copy": 5, "engram_gather": 2, "index_q_rope_fp4_pack": 4, "mhc_post": 8,
+    "mhc_post_combine_norm_fp8_grid": 11, "silu_mul_clamp_fp8_grid": 6, "silu_mul_clamp_mxfp8": 6, "fp8_grid_round": 3,
     "fp8_grid_quantize": 3,
 }  # fmt: skip
 BY_NAME = {kernel.op: kernel for kernel in KERNELS}
