@@ -44,7 +44,12 @@ def watched(
     create = Model.state
     for prompt in PROMPTS:
         states: list[DecodeState] = []
-        monkeypatch.setattr(Model, "state", lambda own, count, made=states: made.append(create(own, count)) or made[-1])
+
+        def made(own: Model, *sizes: int, states: list[DecodeState] = states) -> DecodeState:
+            states.append(create(own, *sizes))
+            return states[-1]
+
+        monkeypatch.setattr(Model, "state", made)
         tokens = list(prompt)
 
         def show(_: int, new: tuple[int, ...], tokens: list[int] = tokens, states: list[DecodeState] = states) -> None:

@@ -206,7 +206,7 @@ class _Served:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def ops(self, gamma: int | None = None, *, check: bool = False) -> Any:
+    def ops(self, gamma: int | None = None, *, check: bool = False, simulated: bool = False) -> Any:
         return self._ops
 
 

@@ -12,6 +12,7 @@ from dspark_ops import contracts
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import Case, Contract
 from dspark_ops_triton import candidates, topk
+from dspark_ops_triton.blocks import block_candidates
 from dspark_ops_triton.blocks.arrival import ArrivalState
 
 Thinned = Callable[..., Contract]
@@ -92,10 +93,10 @@ def test_the_candidates_pass_the_cases_of_their_contract(thinned: Thinned) -> No
 def test_candidates_of_more_blocks_than_a_program_holds_are_right(
     thinned: Thinned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "SCORES", 16)
-    monkeypatch.setattr(candidates, "TILE", 128)
+    monkeypatch.setattr(block_candidates, "SCORES", 16)
     few = thinned("candidate_blocks", 9, lambda case: False)
-    assert check_numbers(few, candidates.candidate_blocks, adapt=_narrow) == []
+    cut = candidates.CandidateBlocks(candidates.Tiles(entries=128, warps=4), ArrivalState(0, torch.device("cpu")))
+    assert check_numbers(few, cut, adapt=_narrow) == []
 
 
 def _narrow(inputs):
