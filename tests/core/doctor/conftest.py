@@ -33,7 +33,7 @@ class Ask:
             start_method="spawn",
             device_code=(DeviceCode("torch", ("sm_80", "sm_90", "compute_90"), "torch"),),
             tools=(Tool("nvcc", "/usr/local/cuda/bin/nvcc", "CUDA_HOME", "13.0"),),
-            caches=(CacheFolder("Triton", "/home/someone/.triton/cache", "default", "TRITON_CACHE_DIR", "", "ext4", "/"),),
+            caches=(CacheFolder("Triton", "/home/a/.triton/cache", "default", "TRITON_CACHE_DIR", "", "ext4", "/"),),
         )
 
     def found(self, check: str, *, device: Device | str | None = "H200", **fields: Any) -> list[Finding]:
