@@ -60,8 +60,8 @@ def test_a_mean_outside_the_range_is_refused_with_the_range(mean: float, law: st
 
 
 def test_a_mean_outside_is_clamped_only_where_that_was_asked_for() -> None:
-    assert ForcedAcceptance(0.2, clamp=True).start(5).draw(3) == [1, 1, 1]
-    assert ForcedAcceptance(9.0, clamp=True).start(5).draw(3) == [6, 6, 6]
+    assert ForcedAcceptance(0.2, clamp=True).start(5).draw(range(3)) == [1, 1, 1]
+    assert ForcedAcceptance(9.0, clamp=True).start(5).draw(range(3)) == [6, 6, 6]
     with pytest.raises(ConfigError):
         ForcedAcceptance(math.nan, clamp=True).start(5)
 
@@ -76,16 +76,17 @@ def test_unknown_names_are_refused(options: dict, text: str) -> None:
 def test_a_long_run_has_the_mean_of_its_law_because_every_step_draws_again(law: str) -> None:
     lengths = ForcedAcceptance(3.51, law, seed=11).start(5)
     for _ in range(2000):
-        lengths.draw(8)
+        drawn = lengths.draw(range(8))
+        lengths.note(drawn, drawn)
     spread = 0.5 if law != "normal_clamped" else 1.1
     assert abs(lengths.realised_mean - law_mean(law, 3.51, 5)) < 5 * spread / math.sqrt(16000)
 
 
 def test_requests_of_a_step_differ_unless_one_length_per_step_was_asked_for() -> None:
     each = ForcedAcceptance(3.5, seed=1).start(5)
-    assert any(len(set(each.draw(16))) > 1 for _ in range(4))
+    assert any(len(set(each.draw(range(16)))) > 1 for _ in range(4))
     whole = ForcedAcceptance(3.5, scope="per_step", seed=1).start(5)
-    steps = [whole.draw(16) for _ in range(50)]
+    steps = [whole.draw(range(16)) for _ in range(50)]
     assert all(len(set(step)) == 1 for step in steps)
     assert len({step[0] for step in steps}) == 2
 
@@ -93,28 +94,43 @@ def test_requests_of_a_step_differ_unless_one_length_per_step_was_asked_for() ->
 def test_one_seed_gives_one_sequence_and_another_seed_another() -> None:
     def run(seed: int) -> list[list[int]]:
         lengths = ForcedAcceptance(3.5, seed=seed).start(5)
-        return [lengths.draw(4) for _ in range(20)]
+        return [lengths.draw(range(4)) for _ in range(20)]
 
     assert run(5) == run(5)
     assert run(5) != run(6)
 
 
+def test_a_request_draws_the_same_lengths_whoever_runs_beside_it_and_in_whatever_order() -> None:
+    alone, among = (ForcedAcceptance(3.5, "normal_clamped", seed=5).start(5) for _ in range(2))
+    wanted = [alone.draw([7])[0] for _ in range(30)]
+    steps = [(7, 1), (2, 7), (7,), (3, 2, 7)] * 7 + [(7,), (1, 7)]
+    assert [among.draw(step)[step.index(7)] for step in steps] == wanted
+    among.forget(7)
+    assert [among.draw([7])[0] for _ in range(30)] == wanted
+
+
 def test_two_positions_laws_draw_the_same_lengths() -> None:
     one, other = (ForcedAcceptance(3.51, law, seed=2).start(5) for law in ("two_point", "per_position"))
-    assert [one.draw(3) for _ in range(200)] == [other.draw(3) for _ in range(200)]
+    assert [one.draw(range(3)) for _ in range(200)] == [other.draw(range(3)) for _ in range(200)]
 
 
 def test_a_report_says_that_it_is_simulated_and_what_was_drawn() -> None:
     lengths = ForcedAcceptance(5.5, "normal_clamped", "per_step", seed=3).start(5)
-    drawn = [lengths.draw(2)[0] for _ in range(100)]
+    drawn = []
+    for _ in range(100):
+        step = lengths.draw(range(2))
+        lengths.note(step, [min(length, 4) for length in step])  # as if only four rows were verified
+        drawn += step
+    kept = [min(length, 4) for length in drawn]
     report = lengths.report()
     assert report["simulated"] is True
-    assert report["histogram"] == {length: 2 * drawn.count(length) for length in range(1, 7)}
-    assert report["realised_mean"] == pytest.approx(sum(drawn) / 100)
+    assert report["histogram"] == {length: kept.count(length) for length in range(1, 7)}
+    assert report["realised_mean"] == pytest.approx(sum(kept) / 200)
+    assert report["drawn_mean"] == pytest.approx(sum(drawn) / 200) and drawn != kept
     assert (report["mean"], round(report["law_mean"], 2)) == (5.5, 5.32)
     assert any("equally many" in text for text in report["differences"])
 
 
 def test_nothing_drawn_has_no_mean() -> None:
     lengths = ForcedAcceptance(2.0).start(5)
-    assert lengths.draw(0) == [] and math.isnan(lengths.realised_mean)
+    assert lengths.draw([]) == [] and math.isnan(lengths.realised_mean) and math.isnan(lengths.drawn_mean)

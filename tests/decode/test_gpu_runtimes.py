@@ -11,6 +11,7 @@ import torch
 from dspark_ops.binding.bound import OpsView
 from dspark_ops.decode import DecodeOptions, Model, Request, StaticPolicy, generate
 from dspark_ops.decode.batch import Batch
+from dspark_ops.decode.forced import ForcedAcceptance
 from dspark_ops.decode.options import Execution, RuntimeOptions
 from dspark_ops.decode.runtimes.buffers import StepBuffers
 from dspark_ops.decode.runtimes.folded import FoldedSteps
@@ -111,14 +112,32 @@ def test_graphs_and_folded_graphs_give_the_tokens_of_packed_steps(model: Model, 
     assert decoded(Execution.FOLDED) == packed
 
 
-def test_folded_cycles_do_not_wait_for_the_host(model: Model) -> None:
+@pytest.mark.parametrize("law", ["two_point", "per_position", "normal_clamped"])
+@pytest.mark.parametrize("scope", ["per_request", "per_step"])
+def test_drawn_lengths_are_the_same_packed_captured_and_folded(model: Model, law: str, scope: str) -> None:
+    def decoded(execution: Execution) -> tuple[list[tuple[int, ...]], object]:
+        forced = ForcedAcceptance(3.4, law, scope, seed=4)
+        options = DecodeOptions(max_batch=3, execution=execution, forced=forced, ignore_eos=True)
+        found = generate(model, requests(3), options)
+        assert found.simulated is not None and found.metrics.folded == (
+            found.metrics.forwards if execution is Execution.FOLDED else 0
+        )
+        return [result.tokens for result in found.results], found.simulated["histogram"]
+
+    packed = decoded(Execution.PACKED)
+    assert decoded(Execution.GRAPH) == packed
+    assert decoded(Execution.FOLDED) == packed
+
+
+@pytest.mark.parametrize("forced", [None, ForcedAcceptance(3.4)], ids=["real", "simulated"])
+def test_folded_cycles_do_not_wait_for_the_host(model: Model, forced: ForcedAcceptance | None) -> None:
     with torch.inference_mode():
-        options = DecodeOptions(max_batch=2, execution=Execution.FOLDED, ignore_eos=True)
+        options = DecodeOptions(max_batch=2, execution=Execution.FOLDED, ignore_eos=True, forced=forced)
         batch = Batch(model, requests(2, 60), options, None)
         runtimes = RuntimeSet(model, model.state(2), options, 2, batch.stop_ids)
         runtimes.prepare(sampled=False, unfolded=False, folded=True)
         batch.admit()
-        steps = FoldedSteps(runtimes, batch, late=True)
+        steps = FoldedSteps(runtimes, batch, late=True, forced=forced and forced.start(CONFIG.gamma))
         steps.step(batch.running)
         torch.cuda.set_sync_debug_mode("error")
         try:

@@ -149,17 +149,17 @@ def test_an_outside_drafter_is_not_folded_and_keeps_the_tokens(model: Model, pac
 
 def test_checked_steps_hold_in_runtimes_and_are_not_folded(model: Model, packed: list[tuple[int, ...]]) -> None:
     options = DecodeOptions(max_batch=2, execution=Execution.FOLDED, check_invariants=True)
-    found = generate(model, requests()[:2], options)
-    assert [result.tokens for result in found.results] == packed[:2]
+    found = generate(model, [Request(prompt, 4) for prompt in prompts()[:2]], options)
+    assert [result.tokens for result in found.results] == [tokens[:4] for tokens in packed[:2]]
     assert set(found.metrics.unfolded) == {"every step is checked on the host"}
 
 
 def test_the_first_reason_that_applies_is_given() -> None:
     running = [Running(0, Request((5,), sampling=SamplingParams(1.0)), 0, 32)]
-    assert fold_eligible(FoldFacts(True, True, False, False), running) == "a request is sampled"
-    assert fold_eligible(FoldFacts(True, False, True, True), running) == "acceptance is simulated"
-    assert fold_eligible(FoldFacts(True, False, False, True), running) == "the verify schedule needs the host"
-    assert fold_eligible(FoldFacts(True, True, False, False), []) == ""
+    assert fold_eligible(FoldFacts(True, True, False), running) == "a request is sampled"
+    assert fold_eligible(FoldFacts(False, False, True), running) == "drafts come from outside the runtime"
+    assert fold_eligible(FoldFacts(True, False, True), running) == "the verify schedule needs the host"
+    assert fold_eligible(FoldFacts(True, True, False), []) == ""
 
 
 def runtimes_of(model: Model, options: DecodeOptions, batch: int) -> RuntimeSet:

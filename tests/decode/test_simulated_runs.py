@@ -10,9 +10,19 @@ import torch
 
 from dspark_ops import Device
 from dspark_ops.cli import main
-from dspark_ops.decode import DecodeOptions, Generation, Model, Request, SamplingParams, decode_plain, generate
+from dspark_ops.decode import (
+    DecodeOptions,
+    Generation,
+    Model,
+    Request,
+    SamplingParams,
+    StaticPolicy,
+    decode_plain,
+    generate,
+)
 from dspark_ops.decode.forced import ForcedAcceptance
 from dspark_ops.decode.options import Execution
+from dspark_ops.decode.runtimes.runtime_set import RuntimeSet
 from dspark_ops.decode.serving import Service
 from dspark_ops.decode.uniform_policy import UniformPolicy
 from dspark_ops.decode.v41.synthetic import random_weights, small_config
@@ -26,7 +36,7 @@ def model() -> Model:
     return Model(CONFIG, random_weights(CONFIG, seed=1), device=Device.simulate("cpu"))
 
 
-def run(model: Model, forced: ForcedAcceptance, *, tokens: int = 25, temperatures: tuple[float, ...] = (0.0, 0.0),
+def run(model: Model, forced: ForcedAcceptance, *, tokens: int = 16, temperatures: tuple[float, ...] = (0.0, 0.0),
         execution: Execution = Execution.PACKED, check: bool = False) -> Generation:  # fmt: skip
     generator = torch.Generator().manual_seed(8)
     asked = [
@@ -37,28 +47,68 @@ def run(model: Model, forced: ForcedAcceptance, *, tokens: int = 25, temperature
     return generate(model, asked, options)
 
 
-@pytest.mark.parametrize("execution", [Execution.PACKED, Execution.FOLDED])
-@pytest.mark.parametrize(("law", "scope"), [("two_point", "per_request"), ("normal_clamped", "per_step")])
-def test_steps_emit_the_lengths_that_were_drawn_whatever_the_target_says(
-    model: Model, execution: Execution, law: str, scope: str
+LAWS = ("two_point", "per_position", "normal_clamped")
+SCOPES = ("per_request", "per_step")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("law", LAWS)
+def test_folded_steps_emit_the_lengths_and_tokens_of_others_whatever_the_target_says(
+    model: Model, law: str, scope: str
 ) -> None:
     forced = ForcedAcceptance(3.4, law, scope, seed=4)
-    found = run(model, forced, execution=execution)
-    again = run(model, forced, execution=execution)
-    assert again.simulated == found.simulated and again.metrics.histogram == found.metrics.histogram
-    assert found.simulated is not None
+    found, folded = (run(model, forced, execution=way) for way in (Execution.PACKED, Execution.FOLDED))
+    assert [result.tokens for result in folded.results] == [result.tokens for result in found.results]
+    assert [result.metrics for result in folded.results] == [result.metrics for result in found.results]
+    assert all(result.simulated for result in (*found.results, *folded.results))
+    assert found.simulated is not None and folded.simulated is not None
+    assert (found.simulated["folded"], found.metrics.folded) == (0, 0)
+    assert folded.simulated["folded"] == folded.metrics.folded == folded.metrics.forwards > 0
+    assert {**folded.simulated, "folded": 0} == found.simulated
     assert {length: found.metrics.histogram[length] for length in range(1, 7)} == found.simulated["histogram"]
     assert found.metrics.mean_accept_len == pytest.approx(found.simulated["realised_mean"])
-    assert [len(result.tokens) for result in found.results] == [25, 25]
-    assert found.metrics.folded == 0
-    if execution is Execution.FOLDED:
-        assert set(found.metrics.unfolded) == {"acceptance is simulated"}
+    assert found.simulated["realised_mean"] == found.simulated["drawn_mean"]
+    assert [len(result.tokens) for result in found.results] == [16, 16]
+
+
+@pytest.mark.parametrize(("scope", "batch"), [("per_request", 2), ("per_step", 3)])
+def test_a_host_that_reads_one_step_late_draws_the_same_for_every_request(
+    model: Model, scope: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [Request((5 + number, 6, 7), 9 + 4 * number) for number in range(3)]
+    forced = ForcedAcceptance(3.4, "normal_clamped", scope, seed=2)
+    wanted = generate(model, asked, DecodeOptions(max_batch=batch, forced=forced, ignore_eos=True))
+    monkeypatch.setattr(RuntimeSet, "captured", True)
+    options = DecodeOptions(max_batch=batch, forced=forced, ignore_eos=True, execution=Execution.FOLDED)
+    found = generate(model, asked, options)
+    assert [result.tokens for result in found.results] == [result.tokens for result in wanted.results]
+    assert found.simulated is not None and wanted.simulated is not None
+    assert found.simulated["histogram"] == wanted.simulated["histogram"]
+    assert found.metrics.folded == found.metrics.forwards > wanted.metrics.forwards
+
+
+def test_a_folded_run_is_unfolded_for_the_reasons_of_a_real_one_only(model: Model) -> None:
+    asked = [Request((5, 6, 7), 9, SamplingParams(0.8, seed=1)), Request((8, 9), 30)]
+    for forced in (None, ForcedAcceptance(2.0)):
+        options = DecodeOptions(max_batch=2, forced=forced, ignore_eos=True, execution=Execution.FOLDED)
+        metrics = generate(model, asked, options).metrics
+        assert set(metrics.unfolded) == {"a request is sampled"} and metrics.folded > 0
+
+
+def test_fewer_rows_than_were_drawn_are_what_is_realised(model: Model) -> None:
+    options = DecodeOptions(1, StaticPolicy(2), forced=ForcedAcceptance(2.0), ignore_eos=True)
+    assert generate(model, [Request((5, 6), 9)], options).simulated["realised_mean"] == 2.0  # type: ignore[index]
+    forced = ForcedAcceptance(4.0)
+    found = generate(model, [Request((5, 6), 9)], DecodeOptions(policy=StaticPolicy(2), forced=forced, ignore_eos=True))
+    assert found.simulated is not None
+    assert (found.simulated["drawn_mean"], found.simulated["realised_mean"]) == (4.0, 2.0)
+    assert found.simulated["histogram"] == {1: 0, 2: 4, 3: 0, 4: 0, 5: 0, 6: 0}
 
 
 def test_a_whole_number_is_accepted_in_every_step_of_greedy_and_sampled_requests_alike(model: Model) -> None:
-    found = run(model, ForcedAcceptance(4.0), temperatures=(0.0, 0.8, 0.0), check=True)
+    found = run(model, ForcedAcceptance(4.0), tokens=9, temperatures=(0.0, 0.8), check=True)
     assert set(found.metrics.histogram) == {4}
-    assert all(result.metrics.verify_steps == 6 and result.simulated for result in found.results)
+    assert all(result.metrics.verify_steps == 2 and result.simulated for result in found.results)
 
 
 def test_the_operator_that_forces_is_in_the_plan_of_a_simulated_run_only(model: Model) -> None:
@@ -104,7 +154,8 @@ def test_the_verb_marks_everything_and_compares_with_nothing(
     assert json.loads(file.read_text())["simulated"]["law"] == "per_position"
     assert main(["decode", *words, *simulated]) == 0
     out = capsys.readouterr()[0]
-    assert "SIMULATED acceptance (per_position, per_step, seed 3): 3.000 drawn on average, 3 asked for" in out
+    assert "SIMULATED acceptance (per_position, per_step, seed 3): 3.000 tokens per step, 3.000 drawn on average" in out
+    assert ", 3 asked for; steps by length 1: 0, 2: 0, 3: 4" in out
     assert "not as in a real run: the text means nothing" in out and "accept_forced" in out
 
 

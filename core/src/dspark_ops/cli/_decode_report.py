@@ -208,10 +208,13 @@ def _folded(run: DecodeRun) -> str:
 def _simulation(simulated: Mapping[str, Any]) -> str:
     """Return what was drawn, what was asked for, and what else is not as in a real run."""
     law = f"{simulated['law']}, {simulated['scope']}, seed {simulated['seed']}"
-    means = f"{simulated['realised_mean']:.3f} drawn on average, {simulated['mean']:g} asked for"
-    drawn = ", ".join(f"{length}: {times}" for length, times in simulated["histogram"].items())
+    means = (
+        f"{simulated['realised_mean']:.3f} tokens per step, {simulated['drawn_mean']:.3f} drawn on average, "
+        f"{simulated['mean']:g} asked for"
+    )
+    lengths = ", ".join(f"{length}: {times}" for length, times in simulated["histogram"].items())
     notes = "".join(f"\n  not as in a real run: {text}" for text in simulated["differences"])
-    return f"SIMULATED acceptance ({law}): {means}; lengths drawn {drawn}{notes}"
+    return f"SIMULATED acceptance ({law}): {means}; steps by length {lengths}{notes}"
 
 
 def _verdict(run: DecodeRun) -> str:

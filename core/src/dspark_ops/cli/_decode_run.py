@@ -83,8 +83,9 @@ def run_decode(arguments: Arguments, quiet: bool) -> DecodeRun:
     model, requests, options = arguments.model, arguments.requests, arguments.options
     check_requests(model, requests, options)
     speculative = plain = None
-    with right_numbers(model.plan(options.gamma).device.features):
-        model.ops(options.gamma)
+    simulated = options.forced is not None
+    with right_numbers(model.plan(options.gamma, simulated=simulated).device.features):
+        model.ops(options.gamma, simulated=simulated)
         if arguments.speculative:
             with _shown(arguments, "DSpark", quiet, text=True) as show:
                 speculative = generate(model, requests, options, on_tokens=show)

@@ -76,14 +76,13 @@ class Engine:
         self._facts = FoldFacts(
             own_drafter=drafter is None,
             on_device=runtimes.scheduler(runtimes.primary).on_device,
-            simulated=options.forced is not None,
             checked=options.check_invariants,
             capped=options.verify_mode is VerifyMode.CAP_ACCEPT,
         )
         foldable = folds and not fold_eligible(self._facts, ())
         runtimes.prepare(sampled=not greedy, unfolded=not (foldable and greedy), folded=foldable)
         if folds:
-            self._folded = FoldedSteps(runtimes, batch, late=runtimes.captured)
+            self._folded = FoldedSteps(runtimes, batch, late=runtimes.captured, forced=self._forced)
 
     def advance(self) -> None:
         """Let waiting requests enter, and run one cycle over those that run."""
@@ -106,9 +105,7 @@ class Engine:
         """Return what the results of a run with drawn accept lengths must carry, or None for a real run (C3.5)."""
         if self._forced is None:
             return None
-        report = self._forced.report()
-        differences = [*report["differences"], "accepting is not folded into the verify step, nor captured"]
-        return {**report, "folded": False, "differences": differences}
+        return {**self._forced.report(), "folded": self.total.folded, "forwards": self.total.forwards}
 
     def _fill_slots(self) -> None:
         while admitted := self.batch.admit():
@@ -153,13 +150,15 @@ class Engine:
             self._ledger.feed(step.rows)
         self.total.forwards += 1
         with self._range("accept"):
-            forced = self._drawn(len(running))
+            drawn, forced = self._drawn(running)
             accepted = accept_step(self._ops, running, step.candidates, step.logits, proposal, lens, forced)
         with self._range("commit"):
             self._commit(*step.committed(accepted.commit_lens))
         emitted = self.batch.emit(running, accepted.tokens, accepted.commit_lens)
         correct_lens = accepted.correct_len.tolist()
         allowed = lens.tolist()
+        if self._forced is not None:
+            self._forced.note(drawn, [correct + 1 for correct in correct_lens])
         self._steps.observe([correct + 1 for correct in correct_lens], allowed)
         # Rows that were not run have no logits, and what the operator says behind the cut means nothing then.
         capped_lens = accepted.capped.tolist() if self._capped else [0] * len(running)
@@ -170,10 +169,11 @@ class Engine:
             self._ledger.after_cycle(running, emitted, gamma)
         self._retire()
 
-    def _drawn(self, requests: int) -> Tensor | None:
+    def _drawn(self, running: Sequence[Running]) -> tuple[list[int], Tensor | None]:
         if self._forced is None:
-            return None
-        return torch.tensor(self._forced.draw(requests), dtype=torch.int32, device=self._model.torch_device)
+            return [], None
+        drawn = self._forced.draw([item.index for item in running])
+        return drawn, torch.tensor(drawn, dtype=torch.int32, device=self._model.torch_device)
 
     def _draft_requests(self, running: Sequence[Running], gamma: int) -> DraftRequests:
         device = self._model.torch_device
@@ -203,3 +203,5 @@ class Engine:
     def _retire(self) -> None:
         for item in self.batch.retire():
             self._steps.forget(item.index)
+            if self._forced is not None:
+                self._forced.forget(item.index)

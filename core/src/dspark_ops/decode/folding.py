@@ -17,14 +17,12 @@ class FoldFacts:
     Attributes:
         own_drafter: the model's drafter proposes, in the same runtime.
         on_device: verify lengths are chosen on the device from this step alone.
-        simulated: accepted lengths are drawn, not found.
         checked: something looks at every step on the host.
         capped: rows that the policy leaves out are run all the same.
     """
 
     own_drafter: bool
     on_device: bool
-    simulated: bool
     checked: bool
     capped: bool = False
 
@@ -37,11 +35,10 @@ def fold_eligible(facts: FoldFacts, running: Sequence[Running]) -> str:
         running: the requests of the step.
 
     Source: C2.9.2. Stop strings do not matter here: the host finds them one step late and drops what was decoded since.
+    Nor do drawn accept lengths, which the device reads where it finds the real ones otherwise (C3.5).
     """
     if not facts.own_drafter:
         return "drafts come from outside the runtime"
-    if facts.simulated:
-        return "acceptance is simulated"
     if not facts.on_device:
         return "the verify schedule needs the host"
     if facts.capped:

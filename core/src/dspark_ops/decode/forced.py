@@ -6,7 +6,7 @@ silence. The lengths feed `accept_forced`, which stands where the real accept st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist
@@ -28,8 +28,8 @@ class ForcedAcceptance:
         law: ``two_point`` (the two whole numbers around the mean), ``per_position`` (each position has a chance of its
             own, as even as the mean allows: see `per_position`) or ``normal_clamped`` (see `normal_clamped`, whose mean
             is another one near the ends).
-        scope: ``per_request`` draws for each request; ``per_step`` gives all requests of a step one length, so their
-            lengths never drift apart.
+        scope: ``per_request`` draws for each request, the same lengths whatever runs beside it; ``per_step`` gives all
+            requests of a step one length, so their lengths never drift apart.
         seed: the same seed gives the same lengths, on every rank.
         clamp: move a mean outside the range to its end instead of refusing it.
 
@@ -61,44 +61,60 @@ class ForcedAcceptance:
 
 
 class ForcedLengths:
-    """The lengths of one run, drawn step by step, and what was drawn so far.
+    """The lengths of one run, drawn step by step, and what came of them.
 
     Attributes:
-        histogram: how often each length was drawn; index 0 is length 1.
+        histogram: steps of requests by the length that came out; index 0 is length 1. It is the one that was drawn
+            wherever so many rows were verified.
     """
 
     def __init__(self, acceptance: ForcedAcceptance, gamma: int, mean: float) -> None:
         self.histogram = [0] * (gamma + 1)
+        self._drawn = 0
         self._acceptance = acceptance
         self._gamma = gamma
         self._mean = mean
-        self._random = Random(acceptance.seed)
+        self._step = Random(acceptance.seed)
+        self._own: dict[int, Random] = {}
         self._draw = _DRAWS[acceptance.law]
 
-    def draw(self, requests: int) -> list[int]:
-        """Return the length of each of `requests` requests for the next step."""
+    def draw(self, requests: Sequence[int]) -> list[int]:
+        """Return the length of each request for its next step.
+
+        Args:
+            requests: numbers that name them for as long as they run; each has a sequence of its own.
+        """
         if self._acceptance.scope == "per_step":
-            lengths = [self._one()] * requests
-        else:
-            lengths = [self._one() for _ in range(requests)]
-        for length in lengths:
+            return [self._one(self._step)] * len(requests)
+        return [self._one(self._random(request)) for request in requests]
+
+    def note(self, drawn: Sequence[int], accept_lens: Sequence[int]) -> None:
+        """Count what came out of a step: the lengths drawn for it, and the accept lengths, the final token included."""
+        self._drawn += sum(drawn)
+        for length in accept_lens:
             self.histogram[length - 1] += 1
-        return lengths
+
+    def forget(self, request: int) -> None:
+        """Drop the sequence of a request that has ended."""
+        self._own.pop(request, None)
+
+    @property
+    def drawn_mean(self) -> float:
+        """Mean of all lengths drawn for the steps so far; NaN before the first."""
+        return _ratio(self._drawn, sum(self.histogram))
 
     @property
     def realised_mean(self) -> float:
-        """Mean of all lengths drawn so far; NaN before the first."""
-        count = sum(self.histogram)
-        total = sum(length * times for length, times in enumerate(self.histogram, 1))
-        return total / count if count else float("nan")
+        """Mean of all lengths that came out so far; NaN before the first."""
+        return _ratio(sum(length * times for length, times in enumerate(self.histogram, 1)), sum(self.histogram))
 
     def report(self) -> dict[str, Any]:
         """Return what every result of such a run must carry.
 
-        The mean that was asked for, that of the law, and the one drawn are three numbers; all are there. `differences`
+        The means that were asked for, of the law, drawn, and realised are four numbers; all are there. `differences`
         says what else is not as in a real run (R3.3).
         """
-        differences = ["the text means nothing: the tokens do not follow from each other", _LOCALITY]
+        differences = [_MEANING, _LOCALITY, _STAGED]
         if self._acceptance.scope == "per_step":
             differences.append("all requests of a step accept equally many drafts")
         return {
@@ -108,14 +124,20 @@ class ForcedLengths:
             "seed": self._acceptance.seed,
             "mean": self._mean,
             "law_mean": law_mean(self._acceptance.law, self._mean, self._gamma),
+            "drawn_mean": self.drawn_mean,
             "realised_mean": self.realised_mean,
             "histogram": {length: times for length, times in enumerate(self.histogram, 1)},
             "differences": differences,
         }
 
-    def _one(self) -> int:
+    def _random(self, request: int) -> Random:
+        if request not in self._own:
+            self._own[request] = Random(f"{self._acceptance.seed}, request {request}")
+        return self._own[request]
+
+    def _one(self, random: Random) -> int:
         # the middle of one of 2**53 equal parts of [0, 1], so that neither end is drawn
-        coin = (self._random.getrandbits(53) + 0.5) * 2.0**-53
+        coin = (random.getrandbits(53) + 0.5) * 2.0**-53
         return self._draw(self._mean, self._gamma, coin)
 
 
@@ -188,6 +210,10 @@ def _per_position_length(mean: float, gamma: int, coin: float) -> int:
     return 1 + sum(coin < rate for rate in per_position(mean, gamma))
 
 
+def _ratio(total: int, count: int) -> float:
+    return total / count if count else float("nan")
+
+
 def _checked(mean: float, gamma: int, clamp: bool = False) -> float:
     if 1.0 <= mean <= gamma + 1:
         return float(mean)
@@ -204,4 +230,6 @@ _DRAWS: Final[dict[str, Callable[[float, int, float], int]]] = {
     "per_position": _per_position_length,
     "normal_clamped": normal_clamped,
 }
+_MEANING: Final = "the text means nothing: the tokens do not follow from each other"
 _LOCALITY: Final = "experts and n-gram tables see other tokens than a real run's, so their locality differs"
+_STAGED: Final = "lengths are drawn on the host and copied to the device before each step"

@@ -24,6 +24,7 @@ class StepBuffers:
         live: [R] bool, whether the row is a request that goes on.
         budget: [R] int64, tokens that may still be emitted.
         lens: [R] int32, rows to verify, the anchor included; 0 for padding.
+        forced: [R] int32, tokens that a folded step of a simulated run is to emit; written before every step.
         drafts: [R, G] int64, for the longest block; -1 stands for "no draft".
         confidence, survival: [R, G] float32, as `Proposal`.
         temperature: [R] float32, 0 for greedy requests.
@@ -36,6 +37,7 @@ class StepBuffers:
     live: Tensor
     budget: Tensor
     lens: Tensor
+    forced: Tensor
     drafts: Tensor
     confidence: Tensor
     survival: Tensor
@@ -59,6 +61,7 @@ class StepBuffers:
             live=torch.zeros(requests, dtype=torch.bool, device=device),
             budget=integers(requests),
             lens=torch.zeros(requests, dtype=torch.int32, device=device),
+            forced=torch.zeros(requests, dtype=torch.int32, device=device),
             drafts=integers(requests, longest),
             confidence=floats(requests, longest),
             survival=floats(requests, longest),

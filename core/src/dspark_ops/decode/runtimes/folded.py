@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.batch import Batch
+from dspark_ops.decode.forced import ForcedLengths
 from dspark_ops.decode.running import Running
 from dspark_ops.decode.runtimes.runtime_set import RuntimeSet
 from dspark_ops.decode.runtimes.steps import REPORT_COLUMNS
@@ -24,6 +25,7 @@ class _Launched:
 
     running: tuple[Running, ...]
     gamma: int
+    drawn: list[int]
     report: Tensor
     copied: Any
 
@@ -36,10 +38,12 @@ class FoldedSteps:
         batch: told what was emitted.
         late: launch a step before the report of the one before is read. A request that has ended then takes part in one
             step more, as padding.
+        forced: lengths of a simulated run. With one length per step, a request that enters after another has ended
+            may enter one step later if `late`, and has other lengths then.
     """
 
-    def __init__(self, runtimes: RuntimeSet, batch: Batch, late: bool) -> None:
-        self._runtimes, self._batch, self._late = runtimes, batch, late
+    def __init__(self, runtimes: RuntimeSet, batch: Batch, late: bool, forced: ForcedLengths | None = None) -> None:
+        self._runtimes, self._batch, self._late, self._forced = runtimes, batch, late, forced
         self._rows: list[Running] = []
         self._launched: _Launched | None = None
 
@@ -49,9 +53,10 @@ class FoldedSteps:
         count = len(self._rows)
         runtime = self._runtimes.choose(count)
         width = self._runtimes.width(runtime, count)
+        drawn = self._stage()
         runtime.draft(count)
         report = runtime.fold(count, width)[:count]
-        before, self._launched = self._launched, self._copied(report, runtime.shape.gamma)
+        before, self._launched = self._launched, self._copied(report, runtime.shape.gamma, drawn)
         if not self._late:
             self.drain()
         elif before is not None:
@@ -94,14 +99,23 @@ class FoldedSteps:
             tensor[row] = value
         self._rows.append(item)
 
-    def _copied(self, report: Tensor, gamma: int) -> _Launched:
+    def _stage(self) -> list[int]:
+        """Draw the lengths of a simulated step, and put them where the step reads them, without waiting for it."""
+        if self._forced is None:
+            return []
+        drawn = self._forced.draw([item.index for item in self._rows])
+        place = self._runtimes.buffers.forced[: len(drawn)]
+        place.copy_(torch.tensor(drawn, dtype=torch.int32, pin_memory=place.is_cuda), non_blocking=True)
+        return drawn
+
+    def _copied(self, report: Tensor, gamma: int, drawn: list[int]) -> _Launched:
         if not report.is_cuda:
-            return _Launched(tuple(self._rows), gamma, report, None)
+            return _Launched(tuple(self._rows), gamma, drawn, report, None)
         held = torch.empty(report.shape, dtype=report.dtype, pin_memory=True)
         held.copy_(report, non_blocking=True)
         copied = torch.cuda.Event()
         copied.record()
-        return _Launched(tuple(self._rows), gamma, held, copied)
+        return _Launched(tuple(self._rows), gamma, drawn, held, copied)
 
     def _read(self, step: _Launched) -> None:
         if step.copied is not None:
@@ -116,4 +130,7 @@ class FoldedSteps:
             if was_going and verified:
                 item.metrics.step(step.gamma, verified, accepted, len(kept))
         told = [(accepted + 1, rows) for was, accepted, rows in zip(going, correct, lens, strict=True) if was]
-        self._runtimes.observe([length for length, _ in told], [rows for _, rows in told], step.gamma)
+        lengths = [length for length, _ in told]
+        self._runtimes.observe(lengths, [rows for _, rows in told], step.gamma)
+        if self._forced is not None:
+            self._forced.note([length for was, length in zip(going, step.drawn, strict=True) if was], lengths)

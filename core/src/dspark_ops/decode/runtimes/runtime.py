@@ -73,6 +73,7 @@ class Runtime:
         pool: memory pool of the graphs.
         check: hold every operator call against its contract; not inside graphs.
         lanes: run what comes before attention in each layer of a verify step.
+        simulated: folded steps accept the lengths that were drawn.
 
     Raises:
         CaptureError: the buffers or a step's rows are too small for the shape.
@@ -91,9 +92,10 @@ class Runtime:
         pool: Any = None,
         check: bool = False,
         lanes: Lanes | None = None,
+        simulated: bool = False,
     ) -> None:
         _check(shape, buffers)
-        ops = model.ops(shape.gamma, check=check and not captured)
+        ops = model.ops(shape.gamma, check=check and not captured, simulated=simulated)
         guard: Callable[[Any], Any] = CaptureOps if captured else lambda view: view
         self.shape = shape
         self._model, self._state, self._buffers = model, state, buffers
@@ -102,6 +104,7 @@ class Runtime:
         self._scheduler = scheduler
         self._temperatures, self._stop_ids = temperatures, stop_ids
         self._captured, self._pool = captured, pool
+        self._simulated = simulated
         self._lanes = lanes or SerialLanes()
         self._drafts = {
             (size, sampled): self._replay(f"draft of {size}", lambda s=size, d=sampled: self._draft(s, d))
@@ -185,8 +188,9 @@ class Runtime:
         buffers.lens.copy_(torch.where(buffers.live, lens, 0))
         verified = self._verify(size, width)
         return fold_step(
-            self._model, self._verify_ops, self._commit_ops, self._state, buffers, verified, self._stop_ids
-        )
+            self._model, self._verify_ops, self._commit_ops, self._state, buffers, verified, self._stop_ids,
+            self._simulated,
+        )  # fmt: skip
 
 
 def _check(shape: RuntimeShape, buffers: StepBuffers) -> None:

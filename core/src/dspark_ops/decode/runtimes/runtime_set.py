@@ -74,16 +74,17 @@ class RuntimeSet:
         pool = torch.cuda.graph_pool_handle() if self._captured else None
         lanes = lanes_for(model.torch_device, options.runtimes.side_streams)
         self._whole = options.verify_mode is VerifyMode.CAP_ACCEPT
+        simulated = options.forced is not None
         self._schedulers: dict[int, Scheduler] = {}
         self._runtimes: dict[int, Runtime] = {}
         for shape in shapes:
-            ops = model.ops(shape.gamma)
+            ops = model.ops(shape.gamma, simulated=simulated)
             scheduler = same_lengths(ops, options.policy.scheduler(ops.at(site="draft"), shape.gamma))
             self._schedulers[shape.gamma] = scheduler
             self._runtimes[shape.gamma] = Runtime(
                 model, state, self.buffers, shape, scheduler,
                 _temperatures(options.calibration, shape.gamma, model.torch_device), stop_ids, self._captured, pool,
-                options.check_invariants, lanes,
+                options.check_invariants, lanes, simulated,
             )  # fmt: skip
         self.primary = self._runtimes[gamma]
         self._solo, self._narrow = solo, NARROW_GAMMA if len(self._runtimes) > 1 + bool(solo) else 0

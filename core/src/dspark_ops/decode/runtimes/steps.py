@@ -110,6 +110,7 @@ def fold_step(
     buffers: StepBuffers,
     verified: Verified,
     stop_ids: Tensor,
+    simulated: bool = False,
 ) -> Tensor:
     """Accept what a greedy verify step gave, commit it, and make the buffers ready for the next cycle (C2.8, C2.9).
 
@@ -125,9 +126,12 @@ def fold_step(
         buffers: anchors, starts, budgets and `live` are written.
         verified: what `verify_step` returned.
         stop_ids: [E] int64, tokens that end a request.
+        simulated: accept as many tokens as ``buffers.forced`` says, with `accept_forced` in the place of `accept_tail`.
     """
     lens = torch.where(buffers.live, buffers.lens, 0)
-    correct, _, _, commit, _, tokens = ops.accept_tail(verified.candidates, verified.logits, buffers.start, lens)
+    step = verified.candidates, verified.logits, buffers.start
+    accepting = ops.accept_forced(*step, buffers.forced, lens) if simulated else ops.accept_tail(*step, lens)
+    correct, _, _, commit, _, tokens = accepting
     commit = torch.minimum(commit, lens)
     columns = torch.arange(tokens.shape[1], device=tokens.device)
     kept = (columns < commit.unsqueeze(1)).flatten()
