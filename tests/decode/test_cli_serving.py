@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from dspark_ops.cli import main
+from dspark_ops.decode import DecodeOptions, Request, Result, generate, load_model
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
@@ -34,6 +36,31 @@ def test_a_line_of_a_jsonl_file_sets_what_concerns_its_own_prompt(
     assert second["sampling"] == {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 7}
     assert third["sampling"] == {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 32}
     assert third["tokens"][:3] == first["tokens"]
+
+
+def test_on_a_terminal_a_bar_counts_the_prompts_that_are_done_with_tokens_beside_it(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("abc\nmore\nxy\n")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    words = ("--model", model_folder, "--prompts", file, "--max-tokens", 4, "--max-batch", 8, "--ignore-eos")
+    code, out, err = run(capsys, *words, "--compare")
+    assert (code, err) == (0, "")
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", re.sub(r"\x1b\[[0-9;]*m", "", out))
+    bars = [" ".join(line.replace("━", "").split()) for line in plain.splitlines() if "prompts" in line]
+    for title in ("DSpark", "plain"):
+        assert any(bar.startswith(f"{title} 3/3 prompts 12 tokens 0:00:0") for bar in bars), bars
+
+
+def test_a_caller_is_told_of_every_request_once_when_it_has_ended(model_folder: Path) -> None:
+    model = load_model(model_folder)
+    requests = [Request((5, 6, 7), most) for most in (6, 2, 4)]
+    told: list[tuple[int, Result]] = []
+    found = generate(model, requests, DecodeOptions(max_batch=2), on_result=lambda *ended: told.append(ended))
+    assert sorted(told, key=lambda ended: ended[0]) == list(enumerate(found.results))
+    assert told[0][0] == 1
 
 
 def test_a_stop_string_cuts_what_is_shown_and_what_is_reported(

@@ -99,7 +99,7 @@ def test_sampled_and_greedy_requests_share_a_batch_on_three_ranks(solo: Model) -
 
 
 def test_drawn_accept_lengths_are_drawn_alike(solo: Model) -> None:
-    options = DecodeOptions(forced=ForcedAcceptance(2.5), execution=Execution.STATIC)
+    options = DecodeOptions(forced=ForcedAcceptance(2.5), execution=Execution.FOLDED)
     wanted = facts(generate(solo, requests(), options))
     assert run_in_threads(2, lambda group: facts(generate(rank_model(group), requests(), options))) == [wanted] * 2
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dspark_ops.decode.batch import OnTokens
+    from dspark_ops.decode.batch import OnResult, OnTokens
     from dspark_ops.decode.drafting import Drafter, DraftRequests, Proposal
     from dspark_ops.decode.loop import generate
     from dspark_ops.decode.metrics import DecodeMetrics
@@ -30,6 +30,7 @@ __all__ = [
     "Finish",
     "Generation",
     "Model",
+    "OnResult",
     "OnTokens",
     "PrefixPolicy",
     "Proposal",
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "batch": ("OnTokens",),
+    "batch": ("OnResult", "OnTokens"),
     "drafting": ("DraftRequests", "Drafter", "Proposal"),
     "loop": ("generate",),
     "metrics": ("DecodeMetrics",),

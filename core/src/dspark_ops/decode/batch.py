@@ -20,10 +20,12 @@ from dspark_ops.decode.stop_text import GrowingText
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Batch", "OnTokens"]
+__all__ = ["Batch", "OnResult", "OnTokens"]
 
 OnTokens = Callable[[int, tuple[int, ...]], None]
 """Called with a request's number and the tokens it has just emitted."""
+OnResult = Callable[[int, Result], None]
+"""Called with a request's number and its result when it has ended."""
 
 
 class Batch:
@@ -37,6 +39,7 @@ class Batch:
         requests: numbered from 0; with none, `submit` brings them.
         options: of the run.
         on_tokens: is called whenever a request emits tokens.
+        on_result: is called when a request has ended.
 
     Attributes:
         slots: most requests that run at once.
@@ -47,7 +50,12 @@ class Batch:
     """
 
     def __init__(
-        self, model: Model, requests: Sequence[Request], options: DecodeOptions, on_tokens: OnTokens | None
+        self,
+        model: Model,
+        requests: Sequence[Request],
+        options: DecodeOptions,
+        on_tokens: OnTokens | None,
+        on_result: OnResult | None = None,
     ) -> None:
         self.slots = min(options.max_batch, len(requests) or options.max_batch)
         self.running: list[Running] = []
@@ -58,7 +66,7 @@ class Batch:
         self.results: dict[int, Result] = {}
         self._model, self._options = model, options
         self._simulated = options.forced is not None
-        self._on_tokens = on_tokens
+        self._on_tokens, self._on_result = on_tokens, on_result
         now = time.perf_counter()
         self._queue = deque((index, request, now) for index, request in enumerate(requests))
         self._free = list(range(self.slots))
@@ -88,7 +96,7 @@ class Batch:
             if entry[0] == index:
                 self._queue.remove(entry)
                 text = "" if entry[1].stop else None
-                self.results[index] = Result((), Finish.CANCELLED, DecodeMetrics(), text, self._simulated)
+                self._end(index, Result((), Finish.CANCELLED, DecodeMetrics(), text, self._simulated))
                 return True
         return False
 
@@ -148,8 +156,13 @@ class Batch:
             self._free.append(item.slot)
             if self.pool is not None:
                 self.pool.release(item.index)
-            self.results[item.index] = item.result()
+            self._end(item.index, item.result())
         return ended
+
+    def _end(self, index: int, result: Result) -> None:
+        self.results[index] = result
+        if self._on_result:
+            self._on_result(index, result)
 
     def leaks(self) -> list[str]:
         """Return what is held by nobody who runs: slots and pages, one text each.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.admission import check_requests
-from dspark_ops.decode.batch import Batch, OnTokens
+from dspark_ops.decode.batch import Batch, OnResult, OnTokens
 from dspark_ops.decode.drafting import Drafter
 from dspark_ops.decode.engine import Engine
 from dspark_ops.decode.model import Model
@@ -23,6 +23,7 @@ def generate(
     options: DecodeOptions | None = None,
     drafter: Drafter | None = None,
     on_tokens: OnTokens | None = None,
+    on_result: OnResult | None = None,
 ) -> Generation:
     """Return what each request continues with, decoded with DSpark.
 
@@ -34,6 +35,7 @@ def generate(
         options: how to decode.
         drafter: proposes in place of the model's own drafter.
         on_tokens: is called whenever a request emits tokens.
+        on_result: is called when a request has ended.
 
     Raises:
         ModelError: a prompt is empty, has unknown tokens or does not fit into the context, or an option is out of
@@ -43,7 +45,7 @@ def generate(
     check_requests(model, requests, options)
     check_same_requests(model.ranks, requests, options)
     with torch.inference_mode():
-        batch = Batch(model, requests, options, on_tokens)
+        batch = Batch(model, requests, options, on_tokens, on_result)
         greedy = all(request.sampling.greedy for request in requests)
         engine = Engine(model, batch, options, drafter, greedy=greedy)
         while batch:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dspark_ops._lazy import torch
 from dspark_ops.decode.admission import check_requests, prefill
-from dspark_ops.decode.batch import Batch, OnTokens
+from dspark_ops.decode.batch import Batch, OnResult, OnTokens
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
 from dspark_ops.decode.next_token import next_tokens
@@ -25,6 +25,7 @@ def decode_plain(
     requests: Sequence[Request],
     options: DecodeOptions | None = None,
     on_tokens: OnTokens | None = None,
+    on_result: OnResult | None = None,
 ) -> Generation:
     """Return what each request continues with, one token per forward, through the same caches and operators (C10.8).
 
@@ -33,6 +34,7 @@ def decode_plain(
         requests: at least one.
         options: how to decode; what concerns drafts is not used.
         on_tokens: is called whenever a request emits a token.
+        on_result: is called when a request has ended.
 
     Raises:
         ModelError: as `generate`.
@@ -41,7 +43,7 @@ def decode_plain(
     check_requests(model, requests, options)
     check_same_requests(model.ranks, requests, options)
     ops = model.ops(options.gamma).at(site="verify")
-    batch = Batch(model, requests, options, on_tokens)
+    batch = Batch(model, requests, options, on_tokens, on_result)
     state = model.state(batch.slots, options.cache_pages)
     total = DecodeMetrics()
     with torch.inference_mode():
