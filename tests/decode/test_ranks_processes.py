@@ -16,6 +16,7 @@ import pytest
 
 from dspark_ops.cli import main
 from dspark_ops.decode import Request, generate, load_model
+from dspark_ops.decode.ranks import launch
 from dspark_ops.decode.ranks.launch import run_processes
 from dspark_ops.errors import DsparkOpsError, ModelError, RankError
 
@@ -23,7 +24,7 @@ TINY = Path(__file__).parents[2] / "examples" / "tiny_v41"
 
 # A file of its own, because processes that are spawned import what they run by name.
 PROGRAM = """
-import json, os, signal, sys, time
+import json, os, signal, sys, threading, time
 import torch
 from dspark_ops import Device
 from dspark_ops.decode import Model, Request, generate
@@ -68,6 +69,10 @@ def dies(group, how):
             raise DsparkOpsError("rank 1 has had enough") if how == "refuses" else ValueError("a fault of rank 1")
 
     generate(ready, [Request((5, 6, 7), 40)], on_tokens=on_tokens)
+
+def lingers(group):
+    threading.Thread(target=time.sleep, args=(300,)).start()
+    return group.rank
 
 def alone(rank, size, store, action):
     # as an engine starts its ranks: nobody watches them
@@ -155,6 +160,15 @@ def test_a_rank_without_a_launcher_stops_when_its_peer_dies(program: ModuleType)
     assert dead == []
     assert survivor[0].startswith("rank 0 of 2 stops: another rank has ended, or has not answered for 90 s (")
     assert survivor[1] - began < 80
+
+
+def test_a_rank_that_has_a_result_and_does_not_end_is_ended(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_GRACE", 0.2)
+    began = time.monotonic()
+    assert run_processes(program.lingers, (), 1) == 0
+    assert time.monotonic() - began < 200
 
 
 def test_a_number_of_ranks_that_cannot_be_is_refused_before_anything_starts() -> None:

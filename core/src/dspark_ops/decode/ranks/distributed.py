@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -114,9 +115,14 @@ class DistributedGroup:
             self._store.set(f"dspark-ops/failed/{self.rank}", what)
 
     def close(self) -> None:
-        """Give back the process group, if this object has made it."""
+        """Give back the process group, if this object has made it.
+
+        NCCL waits here for graphs that hold collectives of the group: those that nobody refers to are collected first,
+        and it is the caller's part to drop the others.
+        """
         if self._made:
             self._made = False
+            gc.collect()
             torch.distributed.destroy_process_group(self._process_group)
 
     def _group(self) -> Any:

@@ -22,7 +22,7 @@ __all__ = ["MAX_RANKS", "run_processes"]
 
 MAX_RANKS: Final = 8
 _GRACE: Final = 10.0
-"""Seconds in which the others may end by themselves after a rank has; then they are ended."""
+"""Seconds in which ranks may end by themselves after one has failed, or all have a result; then they are ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,8 @@ def _watch(processes: list[Any], pipes: list[Connection]) -> Any:
                 if rank not in results and rank not in wrong:
                     end = f"rank {rank} of {len(processes)} {_ending(process)}; the others were ended"
                     wrong[rank] = RankError(end)
-        if wrong and deadline is None:
+        # With all results there, a rank that does not end is of no more use than one whose peer has failed.
+        if deadline is None and (wrong or len(results) == len(processes)):
             deadline = time.monotonic() + _GRACE
     if wrong:
         raise _cause(list(wrong.values()))

@@ -56,7 +56,8 @@ class Replay(Generic[_T]):
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            # Threads of NCCL query events at any time, which a capture that watches all threads takes for its own.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 self._result = self._function()
         except RuntimeError as error:
             # A capture that was broken off fails once more at its end; what broke it says more.
