@@ -201,8 +201,13 @@ def test_a_knocked_out_operator_gives_a_ceiling_and_never_a_gain(arms: Arms) -> 
 
 
 def test_simulated_acceptance_is_said_first(arms: Arms) -> None:
-    found = compare_arms(*arms(second={"simulated": True}))
+    drawn = {"simulated": True}
+    found = compare_arms(*arms(first=drawn, second=drawn))
     assert found.simulated
+    records = arms(first=drawn, second=drawn)
+    assert [record.to_json()["simulated"] for record in records] == [True, True]
+    mixed = compare_arms(*arms(second=drawn))
+    assert "acceptance was drawn in some launches and found in others" in fault(mixed)
     assert found.text.startswith("simulated acceptance: B is faster")
 
 
@@ -214,11 +219,44 @@ def test_fallbacks_host_waits_and_busy_machines_are_said(arms: Arms, changed: Ch
     for part in (
         "cycles accepted outside the step",
         "rows 7 not captured",
-        "waits of the host",
+        "arm B: the host waits for the device 2 to 2 times in one run, 0.02 per cycle",
         "0.970 to 0.970",
         "load 6.5",
     ):
         assert part in text
+
+
+def test_waits_that_one_arm_did_not_count_are_not_shown_and_never_zero(arms: Arms) -> None:
+    found = compare_arms(*arms(first={"host_syncs": 300}))
+    assert found.arms is not None
+    assert [(arm.host_syncs, arm.host_syncs_per_cycle) for arm in found.arms] == [(300, 3.0), (None, None)]
+    assert any(text.startswith("how often the host waited for the device in arm B: not") for text in found.not_shown)
+    both = compare_arms(*arms())
+    assert any("in arms A and B: not counted" in text for text in both.not_shown)
+
+
+def test_what_was_checked_before_the_timed_runs_is_said_for_each_arm(arms: Arms) -> None:
+    held = {"conformance": "passed: 8 calls of 2 kernels give what the references give"}
+    found = compare_arms(*arms(first=held, second={**held, "gate": ""}))
+    assert "arm B, kernels before the timed runs: passed: 8 calls of 2 kernels give what" in " | ".join(found.notes)
+    shown = " | ".join(found.not_shown)
+    assert "that the tokens of arm B are right: no launch" in shown
+    assert "argmax_rows keep its contract on other calls than this workload's: run  dspark-ops check" in shown
+    assert "argmax_rows keep its contract: run" in " | ".join(compare_arms(*arms(second=held)).not_shown)
+    wrong = compare_arms(*arms(second={"conformance": "failed: fast/argmax_rows/one_launch: ids"}))
+    assert "the check before the timed runs failed: fast/argmax_rows/one_launch" in fault(wrong)
+
+
+def test_accept_lengths_must_be_equal_where_all_that_differs_is_exact_to_the_bit(arms: Arms) -> None:
+    ids = ("core/argmax_rows/reference", "fast/argmax_rows/one_launch")
+    served = [Dispatch("argmax_rows", kernel, 80, bitwise=True) for kernel in ids]
+    same = compare_arms(*arms(first={"dispatch": (served[0],)}, second={"dispatch": (served[1],)}))
+    assert same.verdict is Verdict.FASTER
+    other = {"dispatch": (served[1],), "histogram": {4: 49, 6: 51}}
+    found = compare_arms(*arms(first={"dispatch": (served[0],)}, second=other))
+    assert "accept lengths differ between launches" in fault(found) and "(argmax_rows)" in fault(found)
+    loose = compare_arms(*arms(second={"histogram": {4: 49, 6: 51}}))
+    assert loose.verdict is Verdict.FASTER
 
 
 def test_arms_of_two_sessions_are_two_samples_and_drift_is_not_ruled_out(arms: Arms) -> None:

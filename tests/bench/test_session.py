@@ -14,7 +14,7 @@ import pytest
 
 from dspark_ops.bench.comparison import Verdict, compare_arms
 from dspark_ops.bench.design import Arm, Slot, schedule
-from dspark_ops.bench.launching import ArmSpec, Outcome, launch_arm
+from dspark_ops.bench.launching import ALL_CHECKS, NO_CHECKS, ArmSpec, Checks, Outcome, launch_arm
 from dspark_ops.bench.measurement import Measurement
 from dspark_ops.bench.record import Launch
 from dspark_ops.bench.session import Session, machine_alone, run_session
@@ -54,7 +54,7 @@ def test_every_launch_is_a_process_of_its_own_in_the_order_of_the_schedule() -> 
 
 
 def test_variables_of_an_arm_reach_its_processes_and_its_fingerprint() -> None:
-    outcome = launch_arm(command(SCRIPT, NCCL_ALGO="ring", VLLM_API_KEY="hush", OMP_NUMTHREADS="2"), 30.0, gate=False)
+    outcome = launch_arm(command(SCRIPT, NCCL_ALGO="ring", VLLM_API_KEY="hush", OMP_NUMTHREADS="2"), 30.0, NO_CHECKS)
     environment = outcome.fingerprint["environment"]
     assert environment["NCCL_ALGO"] == "ring"
     assert environment["VLLM_API_KEY"] == "(set; value not recorded)"
@@ -72,13 +72,13 @@ def test_variables_of_an_arm_reach_its_processes_and_its_fingerprint() -> None:
     ],
 )
 def test_a_process_that_fails_is_an_outcome_with_its_reason(code: str, text: str) -> None:
-    outcome = launch_arm(command(code), 0.5 if "sleep" in code else 30.0, gate=False)
+    outcome = launch_arm(command(code), 0.5 if "sleep" in code else 30.0, NO_CHECKS)
     assert outcome.measurement is None
     assert text in outcome.error
 
 
 def test_a_program_that_does_not_exist_is_an_outcome_with_its_reason() -> None:
-    assert "cannot be started" in launch_arm(ArmSpec(None, ("/no/such/program",)), 5.0, gate=False).error
+    assert "cannot be started" in launch_arm(ArmSpec(None, ("/no/such/program",)), 5.0, NO_CHECKS).error
 
 
 def test_a_process_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
@@ -93,29 +93,36 @@ while True:
 '''])
 time.sleep(60)
 """
-    assert "took longer" in launch_arm(command(code), 1.0, gate=False).error
+    assert "took longer" in launch_arm(command(code), 1.0, NO_CHECKS).error
     last = beat.read_text()
     time.sleep(0.3)
     assert beat.read_text() == last
 
 
-def scripted(outcomes: dict[int, Outcome]) -> tuple[list[bool], Callable[[ArmSpec, float, bool], Outcome]]:
-    gates: list[bool] = []
+def scripted(outcomes: dict[int, Outcome]) -> tuple[list[Checks], Callable[[ArmSpec, float, Checks], Outcome]]:
+    asked: list[Checks] = []
 
-    def launcher(arm: ArmSpec, time_limit: float, gate: bool) -> Outcome:
-        gates.append(gate)
-        return outcomes.get(len(gates) - 1, Outcome(Measurement(cycle_us=(5000.0,))))
+    def launcher(arm: ArmSpec, time_limit: float, checks: Checks) -> Outcome:
+        asked.append(checks)
+        return outcomes.get(len(asked) - 1, Outcome(Measurement(cycle_us=(5000.0,))))
 
-    return gates, launcher
+    return asked, launcher
 
 
-def test_the_first_launch_of_each_arm_compares_its_tokens_with_plain_decoding() -> None:
-    gates, launcher = scripted({})
+def test_the_first_launch_of_each_arm_checks_its_kernels_and_its_tokens() -> None:
+    asked, launcher = scripted({})
     list(run_session(session(command(""), command(""), control=2), quiet, launcher))
-    assert gates == [True, True] + 6 * [False]
-    gates, launcher = scripted({})
-    list(run_session(replace(session(command(""), command("")), gate=False), quiet, launcher))
-    assert gates == 4 * [False]
+    assert asked == 2 * [ALL_CHECKS] + 6 * [NO_CHECKS]
+    asked, launcher = scripted({})
+    list(run_session(replace(session(command(""), command("")), checks=NO_CHECKS), quiet, launcher))
+    assert asked == 4 * [NO_CHECKS]
+
+
+def test_an_arm_whose_kernel_breaks_its_contract_is_not_timed_further() -> None:
+    wrong = Measurement(cycle_us=(5000.0,), conformance="failed: fast/argmax_rows/x: ids: 3 of 4 elements differ")
+    _, launcher = scripted({1: Outcome(wrong)})
+    with pytest.raises(EvidenceError, match=r"arm B: the kernels' check .* failed: fast/argmax_rows/x.*--no-conform"):
+        list(run_session(session(command(""), command("")), quiet, launcher))
 
 
 def test_an_arm_that_gives_other_tokens_than_plain_decoding_is_not_timed_further() -> None:

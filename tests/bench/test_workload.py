@@ -13,9 +13,11 @@ import safetensors.torch as safetensors_torch
 import tokenizers
 import torch
 
+from dspark_ops.bench import runs
 from dspark_ops.bench.calls import KnockOut
-from dspark_ops.bench.launching import ArmSpec, launch_arm
+from dspark_ops.bench.launching import ALL_CHECKS, ArmSpec, launch_arm
 from dspark_ops.bench.measurement import Measurement
+from dspark_ops.bench.runs import Work
 from dspark_ops.bench.workload import LaunchSpec, run_launch
 from dspark_ops.binding.observed import Place
 from dspark_ops.cli._bench_child import main as child
@@ -170,7 +172,7 @@ def test_the_process_of_a_launch_writes_what_it_measured_and_where(spec: LaunchS
 
 
 def test_a_fresh_process_gives_the_tokens_of_this_one(spec: LaunchSpec, measured: Measurement) -> None:
-    outcome = launch_arm(ArmSpec(replace(spec, runs=1)), 120.0, gate=True)
+    outcome = launch_arm(ArmSpec(replace(spec, runs=1)), 120.0, ALL_CHECKS)
     assert outcome.error == ""
     assert outcome.measurement is not None
     assert outcome.measurement.tokens_digest == measured.tokens_digest
@@ -186,3 +188,30 @@ def test_a_launch_whose_configuration_is_wrong_says_why(
     assert child(tmp_path / "spec.json", tmp_path / "result.json") == 1
     assert "none/argmax_rows/none" in capsys.readouterr().err
     assert not (tmp_path / "result.json").exists()
+
+
+def test_a_launch_with_drawn_acceptance_draws_the_same_lengths_each_time_and_is_labelled(
+    spec: LaunchSpec, model: Model
+) -> None:
+    drawn = {"mean": 2.5, "law": "two_point", "scope": "per_request", "seed": 3}
+    made = replace(spec, prompts=("ab",), simulated=drawn, max_tokens=7, runs=1, gate=True, conformance=True)
+    first, again = run_launch(made, model), Work(made, model)
+    assert first.simulated and first.histogram == dict(again.run(again.ops).accept.histogram)
+    assert set(first.histogram) <= {2, 3}
+    # the tokens of the real run are what is compared with plain decoding
+    assert first.gate == "passed"
+    assert first.conformance == "passed: core's references served every call"
+    assert calls(first)["accept_forced"] == first.verify_steps and calls(first)["accept_tail"] == 0
+    assert made.workload()["simulated"] == drawn
+
+
+def test_sampled_tokens_are_held_against_the_law_of_plain_decoding(
+    spec: LaunchSpec, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_DRAWS", 12)
+    sampled = Work(replace(spec, prompts=("ab",), temperature=1.0, batch=4), model)
+    counted = runs.Run([], None, 1.0, 1.0, 1.0)
+    assert sampled.gate(counted).startswith("passed: one law as far as 12 draws of the first prompt each way")
+    monkeypatch.setattr(runs, "same_law", lambda *_: (1e-9, 2))
+    monkeypatch.setattr(runs, "_DRAWS", 1)
+    assert sampled.gate(counted).startswith("failed: sampled tokens do not follow the law of plain decoding")

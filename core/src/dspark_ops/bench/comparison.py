@@ -32,7 +32,11 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
-    """Figures of one arm: medians over its launches, each of which is a median over its timed runs (R4.6)."""
+    """Figures of one arm: medians over its launches, each of which is a median over its timed runs (R4.6).
+
+    Waits of the host for the device are those of one run, behind its first tokens (R4.14); None where they were not
+    counted in every launch.
+    """
 
     arm: str
     launches: int
@@ -43,6 +47,8 @@ class ArmSummary:
     accept_len: float | None
     verify_steps: int
     histogram: dict[int, int]
+    host_syncs: int | None = None
+    host_syncs_per_cycle: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,8 @@ def compare_arms(first: ArmRecord, second: ArmRecord, confidence: float = 0.95) 
         faults += [f"launch {launch.number} (arm {launch.arm.value}): {text}" for text in measured(launch).faults()]
     evidence = treatment_evidence(first, second, (pairs.first, pairs.second))
     faults += evidence.faults
+    if len({measured(item).simulated for item in pairs.launches}) > 1:
+        faults.append("acceptance was drawn in some launches and found in others: their cycles are not the same work")
     effect = control = None
     if min(len(pairs.first), len(pairs.second)) < 2:
         faults.append(f"fewer than 2 launches of each arm count ({len(pairs.first)} of A, {len(pairs.second)} of B)")
@@ -210,6 +218,8 @@ def _summary(name: str, launches: Sequence[Launch], pairs: Any) -> ArmSummary:
     mean = fmean(lengths) if len(lengths) == len(items) else None
     tps = median(rates) if len(rates) == len(items) else None
     known = tps and mean and len(base) == len(pairs.first)
+    syncs = [(item.host_syncs, item.cycles) for item in items if item.host_syncs is not None]
+    counted = len(syncs) == len(items)
     return ArmSummary(
         arm=name,
         launches=len(items),
@@ -220,6 +230,12 @@ def _summary(name: str, launches: Sequence[Launch], pairs: Any) -> ArmSummary:
         accept_len=mean,
         verify_steps=sum(item.verify_steps for item in items),
         histogram=dict(sorted(histogram.items())),
+        host_syncs=round(median(count for count, _ in syncs)) if counted else None,
+        host_syncs_per_cycle=(
+            median(count / cycles for count, cycles in syncs)
+            if counted and all(cycles for _, cycles in syncs)
+            else None
+        ),
     )
 
 

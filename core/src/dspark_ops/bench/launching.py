@@ -20,9 +20,26 @@ from dspark_ops.bench.workload import LaunchSpec
 from dspark_ops.config.ambient import child_environment, unknown_variables
 from dspark_ops.errors import DsparkOpsError
 
-__all__ = ["ArmSpec", "Outcome", "launch_arm"]
+__all__ = ["ALL_CHECKS", "NO_CHECKS", "ArmSpec", "Checks", "Outcome", "launch_arm"]
 
 _TAIL = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What a launch of our own looks at before its timed runs (R4.13).
+
+    Attributes:
+        conformance: its kernels are held against their contracts.
+        gate: its tokens are held against plain decoding.
+    """
+
+    conformance: bool = True
+    gate: bool = True
+
+
+ALL_CHECKS = Checks()
+NO_CHECKS = Checks(conformance=False, gate=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +83,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
-def launch_arm(arm: ArmSpec, time_limit: float, gate: bool) -> Outcome:
+def launch_arm(arm: ArmSpec, time_limit: float, checks: Checks) -> Outcome:
     """Run one launch of an arm in a process of its own, and return what it left.
 
     A process that fails, prints no metrics or takes longer than `time_limit` seconds is an outcome too. When this
@@ -76,8 +93,9 @@ def launch_arm(arm: ArmSpec, time_limit: float, gate: bool) -> Outcome:
     if arm.spec is None:
         return _command(arm, variables, time_limit)
     with tempfile.TemporaryDirectory(prefix="dspark-ops-bench-") as folder:
+        asked = replace(arm.spec, gate=checks.gate, conformance=checks.conformance)
         spec, result = Path(folder, "spec.json"), Path(folder, "result.json")
-        spec.write_text(json.dumps(replace(arm.spec, gate=gate).to_json()), encoding="utf-8")
+        spec.write_text(json.dumps(asked.to_json()), encoding="utf-8")
         words = [sys.executable, "-m", "dspark_ops.cli._bench_child", str(spec), str(result)]
         _, errors, problem = _finished(words, variables, time_limit)
         if problem or not result.is_file():

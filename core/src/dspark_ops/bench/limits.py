@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from dspark_ops.bench.measurement import Measurement
 from dspark_ops.bench.pairing import Pairs, measured
 from dspark_ops.bench.record import ArmRecord, Launch
 from dspark_ops.bench.statistics import Estimate
@@ -20,7 +21,14 @@ def notes(first: ArmRecord, second: ArmRecord, pairs: Pairs, ceiling: str) -> It
     if ceiling:
         yield f"ceiling: {ceiling} was not run in arm B's timed runs: it gave back what it had given in a real one"
     if any(measured(item).simulated for item in pairs.launches):
-        yield "simulated: acceptance was drawn, so that the text means nothing and other experts are used"
+        drawn = first.workload.get("simulated") or {}
+        how = ", ".join(f"{name} {drawn[name]}" for name in ("law", "mean", "scope", "seed") if name in drawn)
+        lengths = sorted({f"{measured(item).accept_len or 0:.3f}" for item in pairs.launches})
+        realised = f"; realised mean {' to '.join(lengths[:: max(len(lengths) - 1, 1)])}"
+        yield (
+            f"simulated: acceptance was drawn{f' ({how})' if how else ''}{realised}, so that the text means nothing "
+            "and other experts are used"
+        )
     digests = [{measured(item).tokens_digest for item in group} for group in (pairs.first, pairs.second)]
     for name, found in zip("AB", digests, strict=True):
         if len(found) > 1:
@@ -36,6 +44,8 @@ def notes(first: ArmRecord, second: ArmRecord, pairs: Pairs, ceiling: str) -> It
     if lengths[0] != lengths[1] and None not in (*lengths[0], *lengths[1]):
         yield "accept length differs between the arms: see tokens per second normalised to arm A"
     yield from _runtimes(pairs.launches)
+    for name, group in zip("AB", (pairs.first, pairs.second), strict=True):
+        yield from _arm(name, [measured(item) for item in group])
     busy = [launch for launch in pairs.launches if _busy(launch)]
     if busy:
         loads = [item.conditions["load"] for item in busy]
@@ -80,14 +90,40 @@ def limits(
         yield "acceptance length: the command did not say, so that tokens per second cannot be normalised"
     if any(item.folded_share is None for item in items):
         yield "which share of cycles accepted on the device, and why others did not: the command did not say"
-    if any(item.host_syncs is None for item in items):
-        yield "how often the host waited for the device: not counted"
-    if not any(item.gate == "passed" for item in items):
-        yield "that the tokens are right: no launch compared them with plain decoding"
-    for operator in dict.fromkeys(name for name, _, _ in treated):
-        yield f"that the kernels of {operator} keep its contract: run  dspark-ops check --op {operator}"
+    arms = {"A": list(map(measured, pairs.first)), "B": list(map(measured, pairs.second))}
+    yield from _unchecked(arms, treated)
     yield "quality of the text on any task: no data set was run"
     yield f"other machines, models, prompts or batch sizes than these: {_workload(first)}"
+
+
+def _unchecked(arms: Mapping[str, Sequence[Measurement]], treated: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield which waits were not counted, and what was not checked before the timed runs, by arm (R4.13, R4.14)."""
+    if uncounted := _names(arms, lambda item: item.host_syncs is None):
+        why = "a CPU is not waited for, and a command has to say" if len(uncounted) > 1 else "it did not say"
+        yield f"how often the host waited for the device in {_of_arms(uncounted)}: not counted ({why})"
+    drawn = any(item.simulated for items in arms.values() for item in items)
+    if untold := _without(arms, lambda item: item.gate):
+        why = " (of a real run: here acceptance was drawn)" if drawn else ""
+        yield f"that the tokens of {_of_arms(untold)} are right{why}: no launch compared them with plain decoding"
+    unheld = _without(arms, lambda item: item.conformance)
+    if unheld and not treated:
+        yield f"that the kernels of {_of_arms(unheld)} keep their contracts: no launch held them against the references"
+    for operator in dict.fromkeys(name for name, _, _ in treated):
+        beyond = "" if unheld else " on other calls than this workload's"
+        yield f"that the kernels of {operator} keep its contract{beyond}: run  dspark-ops check --op {operator}"
+
+
+def _names(arms: Mapping[str, Sequence[Measurement]], lacking: Callable[[Measurement], bool]) -> list[str]:
+    return [name for name, items in arms.items() if any(map(lacking, items))]
+
+
+def _without(arms: Mapping[str, Sequence[Measurement]], found: Callable[[Measurement], str]) -> list[str]:
+    """Return the arms of which no launch has passed a check; one is enough, as all of them are alike."""
+    return [name for name, items in arms.items() if not any(found(item).startswith("passed") for item in items)]
+
+
+def _of_arms(names: Sequence[str]) -> str:
+    return f"arm {names[0]}" if len(names) == 1 else f"arms {' and '.join(names)}"
 
 
 def _workload(record: ArmRecord) -> str:
@@ -105,9 +141,18 @@ def _runtimes(launches: Sequence[Launch]) -> Iterator[str]:
         total = sum(item.eager_fallbacks or 0 for item in fallbacks)
         first = next((item.first_fallback for item in fallbacks if item.first_fallback), "no reason given")
         yield f"{total} cycles accepted outside the step; first reason: {first}"
+
+
+def _arm(name: str, items: Sequence[Measurement]) -> Iterator[str]:
+    """Yield what one arm's launches found before they were timed, and how often its host waits."""
+    for what, texts in (("kernels", [i.conformance for i in items]), ("tokens", [i.gate for i in items])):
+        if checked := next((text for text in texts if text.startswith("passed")), ""):
+            yield f"arm {name}, {what} before the timed runs: {checked}"
     waits = [item.host_syncs for item in items if item.host_syncs is not None]
     if waits:
-        yield f"waits of the host for the device, per launch: {min(waits)} to {max(waits)}"
+        cycles = max((item.cycles for item in items), default=0.0)
+        each = f", {max(waits) / cycles:.2f} per cycle" if cycles else ""
+        yield f"arm {name}: the host waits for the device {min(waits)} to {max(waits)} times in one run{each}"
 
 
 def _busy(launch: Launch) -> bool:

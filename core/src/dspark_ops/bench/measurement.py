@@ -25,6 +25,7 @@ class Dispatch:
         why: in one line why this kernel.
         seconds: time inside these calls in the counted run; None where calls return before they are done.
         composed: it only calls its parts, which are listed too.
+        bitwise: the operator's contract is exact to the bit in every output; None if not known.
     """
 
     operator: str
@@ -34,6 +35,7 @@ class Dispatch:
     why: str = ""
     seconds: float | None = None
     composed: bool = False
+    bitwise: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,10 @@ class Measurement:
         selection: the launch was used to choose a configuration, so it is no evidence for it (R4.3).
         folded_share: share of cycles that accept on the device, as the tail of the verify step; None if not given.
         eager_fallbacks, first_fallback: cycles that could not, in a run that folds, and the first reason (R4.14).
-        host_syncs: how often the host waited for the device; None if not given.
-        gate: what the check before the timed runs found: ``passed``, ``failed: ...``, or empty if there was none.
+        host_syncs: how often the host waited for the device in one run, behind the first tokens; None if not given.
+        conformance: what holding the kernels against their contracts found: ``passed ...``, ``failed: ...``, or empty
+            if that was not done.
+        gate: what comparing the tokens with plain decoding found, in the same form.
         dispatch: who served what; None if not given.
         ceiling: operator that was taken out of the timed runs, or empty.
         ignored: names that the launch printed and that mean nothing here.
@@ -80,6 +84,7 @@ class Measurement:
     eager_fallbacks: int | None = None
     first_fallback: str = ""
     host_syncs: int | None = None
+    conformance: str = ""
     gate: str = ""
     dispatch: tuple[Dispatch, ...] | None = None
     ceiling: str = ""
@@ -103,14 +108,22 @@ class Measurement:
         table = sorted({(item.operator, item.kernel) for item in self.dispatch})
         return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
+    @property
+    def cycles(self) -> float:
+        """Cycles of one timed run; 0 if the verify steps are not given."""
+        return self.verify_steps / self.requests_per_step
+
+    def failed_checks(self) -> list[str]:
+        """Return what the checks before the timed runs found wrong (R4.13)."""
+        return [text for text in (self.conformance, self.gate) if text.startswith("failed")]
+
     def faults(self) -> Iterator[str]:
         """Yield what makes this launch worth nothing."""
         if self.cached_tokens:
             yield f"{self.cached_tokens} prompt tokens came from a prefix cache: wanted 0, flush or disable it"
         if self.warmups == 0:
             yield "no warm-up run: the timed runs hold compilation and autotuning"
-        if self.gate.startswith("failed"):
-            yield f"the check before the timed runs {self.gate}"
+        yield from (f"the check before the timed runs {text}" for text in self.failed_checks())
         if (difference := self.identity_error()) is not None and abs(difference) > IDENTITY_TOLERANCE:
             yield (
                 f"the counters disagree: {self.tps:.2f} tokens/s is {100 * difference:+.1f} % from what accept length "

@@ -21,6 +21,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1e293b; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
 .verdict { border-left: 6px solid #64748b; background: #f1f5f9; padding: .8rem 1rem; font-weight: 600; }
+.simulated { border: 2px dashed #b45309; padding: .4rem 1rem; }
 .faster { border-color: #15803d; } .slower { border-color: #c2410c; } .void { border-color: #b91c1c; }
 table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .2rem .8rem .2rem 0; text-align: left; }
 th { border-bottom: 1px solid #94a3b8; } td { border-bottom: 1px solid #e2e8f0; vertical-align: top; }
@@ -40,6 +41,7 @@ def page(comparison: Comparison, first: ArmRecord, second: ArmRecord) -> str:
     shares, what = plots.operator_shares((pairs.first, pairs.second))
     parts = [
         f'<p class="verdict {_CLASS.get(comparison.verdict, "noise")}">{escape(comparison.text)}</p>',
+        '<p class="simulated">simulated: true. Acceptance was drawn, not found.</p>' if comparison.simulated else "",
         _list("Faults", comparison.faults),
         _list("Left out", comparison.left_out),
         "<h2>Effect</h2>" + plots.effects(comparison) if pairs.compared or pairs.control else "",
@@ -101,10 +103,19 @@ def _arms(comparison: Comparison) -> str:
     rows = [
         (arm.arm, arm.launches, f"{arm.cycle_us:.1f}",
          *("-" if value is None else f"{value:.3f}" for value in (arm.output_tps, arm.tps_normalised, arm.ttft_ms,
-                                                                   arm.accept_len)))
+                                                                   arm.accept_len, arm.host_syncs_per_cycle)))
         for arm in comparison.arms or ()
     ]  # fmt: skip
-    heads = ("arm", "launches", "us per cycle", "tokens/s", "tokens/s at A's length", "first token, ms", "accept len")
+    heads = (
+        "arm",
+        "launches",
+        "us per cycle",
+        "tokens/s",
+        "tokens/s at A's length",
+        "first token, ms",
+        "accept len",
+        "host waits per cycle",
+    )
     return _table(heads, rows)
 
 

@@ -41,6 +41,7 @@ class _Served(BaseModel):
     rank: str = ""
     why: str = ""
     seconds: float | None = None
+    bitwise: bool | None = None
 
 
 class _Figures(BaseModel):
@@ -63,6 +64,8 @@ class _Figures(BaseModel):
     cached_tokens: int | None = None
     simulated: bool = False
     selection: bool = False
+    conformance: str = ""
+    gate: str = ""
     folded_share: float | None = None
     eager_fallbacks: int | None = None
     first_fallback: str = ""
@@ -125,7 +128,7 @@ def _measurement(figures: _Figures) -> Measurement:
             name: getattr(figures, name)
             for name in (
                 "requests_per_step", "trimmed", "warmups", "tokens_digest", "cached_tokens", "simulated", "selection",
-                "folded_share", "eager_fallbacks", "first_fallback", "host_syncs",
+                "folded_share", "eager_fallbacks", "first_fallback", "host_syncs", "conformance", "gate",
             )
         },
     )  # fmt: skip

@@ -88,6 +88,11 @@ class ArmRecord:
     order: str = "abba"
     selection: bool = False
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the acceptance of any launch was drawn (R3.1)."""
+        return any(item.measurement is not None and item.measurement.simulated for item in self.launches)
+
     def to_json(self) -> dict[str, Any]:
         """Return the record with plain types only."""
         return {
@@ -95,6 +100,7 @@ class ArmRecord:
             "schema": SCHEMA,
             "session": self.session,
             "arm": self.arm.value,
+            "simulated": self.simulated,
             "treatment": dict(self.treatment),
             "declared": list(self.declared),
             "expected": list(self.expected),

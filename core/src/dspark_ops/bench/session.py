@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from dspark_ops.bench.design import Arm, Slot
-from dspark_ops.bench.launching import ArmSpec, Outcome, launch_arm
+from dspark_ops.bench.launching import ALL_CHECKS, NO_CHECKS, ArmSpec, Checks, Outcome, launch_arm
+from dspark_ops.bench.measurement import Measurement
 from dspark_ops.bench.record import ArmRecord, Launch
 from dspark_ops.errors import EvidenceError
 
 __all__ = ["Session", "machine_alone", "run_session"]
 
-Launcher = Callable[[ArmSpec, float, bool], Outcome]
+Launcher = Callable[[ArmSpec, float, Checks], Outcome]
 Progress = Callable[[Slot, "Launch | None"], None]
 
 
@@ -36,7 +37,7 @@ class Session:
         declared: fields of the fingerprint that belong to the treatment.
         time_limit: seconds for one launch.
         selection: the session chooses a configuration.
-        gate: the first launch of each arm compares its greedy tokens with plain decoding.
+        checks: what the first launch of each arm looks at before it is timed (R4.13).
     """
 
     first: ArmSpec
@@ -47,7 +48,7 @@ class Session:
     declared: tuple[str, ...] = ()
     time_limit: float = 3600.0
     selection: bool = False
-    gate: bool = True
+    checks: Checks = ALL_CHECKS
     name: str = field(default_factory=lambda: datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ"))
 
     def records(self, launches: list[Launch]) -> tuple[ArmRecord, ArmRecord]:
@@ -73,8 +74,7 @@ def run_session(session: Session, progress: Progress, launcher: Launcher = launc
         launcher: runs one launch.
 
     Raises:
-        EvidenceError: the first launch of an arm failed, or gives other tokens than plain decoding, so that the others
-            would too.
+        EvidenceError: the first launch of an arm failed, or one of its checks did, so that the others would too.
     """
     met: set[Arm] = set()
     for slot in session.slots:
@@ -82,7 +82,7 @@ def run_session(session: Session, progress: Progress, launcher: Launcher = launc
         arm = session.second if slot.arm is Arm.B else session.first
         side = Arm.B if slot.arm is Arm.B else Arm.A
         started, began = datetime.now(timezone.utc), time.monotonic()
-        outcome = launcher(arm, session.time_limit, session.gate and side not in met)
+        outcome = launcher(arm, session.time_limit, NO_CHECKS if side in met else session.checks)
         launch = Launch(
             number=slot.number,
             arm=slot.arm,
@@ -100,13 +100,23 @@ def run_session(session: Session, progress: Progress, launcher: Launcher = launc
         yield launch
         if launch.measurement is None and side not in met:
             raise EvidenceError(f"the first launch of arm {side.value} failed, so no other was tried: {launch.error}")
-        if launch.measurement is not None and launch.measurement.gate.startswith("failed"):
-            raise EvidenceError(
-                f"arm {side.value}: the check before the timed runs {launch.measurement.gate}; where the target's "
-                "numbers depend on the rows of a step, as they may on a GPU, --no-gate measures all the same, and the "
-                "report says so"
-            )
+        if launch.measurement is not None:
+            _refuse_wrong(side, launch.measurement)
         met.add(side)
+
+
+def _refuse_wrong(side: Arm, measurement: Measurement) -> None:
+    """Refuse to time an arm that is wrong."""
+    if measurement.conformance.startswith("failed"):
+        raise EvidenceError(
+            f"arm {side.value}: the kernels' check before the timed runs {measurement.conformance}; deny the kernel, "
+            "or measure it all the same with --no-conformance, and the report says so"
+        )
+    if measurement.gate.startswith("failed"):
+        raise EvidenceError(
+            f"arm {side.value}: the check before the timed runs {measurement.gate}; where the target's numbers depend "
+            "on the rows of a step, as they may on a GPU, --no-gate measures all the same, and the report says so"
+        )
 
 
 @contextmanager

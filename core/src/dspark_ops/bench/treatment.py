@@ -59,6 +59,7 @@ def treatment_evidence(
     faults += _not_called(first.arm.value, a, b)
     faults += _not_called(second.arm.value, b, a)
     treated = tuple(_treated(a, b))
+    faults += _unequal_acceptance(first, second, launches, treated)
     unreached = sorted({operator for operator, _ in set(a) ^ set(b)} - {name for name, _, _ in treated})
     if unreached and not faults:
         open_.append(f"{', '.join(unreached)}: served by different kernels, and never called by this workload")
@@ -103,6 +104,29 @@ def _treated(first: Calls, second: Calls) -> Iterator[tuple[str, str, str]]:
     for operator in sorted({name for name, _ in called[0] ^ called[1]}):
         kernels = [", ".join(sorted(kernel for name, kernel in side if name == operator)) or "-" for side in called]
         yield operator, kernels[0], kernels[1]
+
+
+def _unequal_acceptance(
+    first: ArmRecord,
+    second: ArmRecord,
+    launches: tuple[Sequence[Launch], Sequence[Launch]],
+    treated: Sequence[tuple[str, str, str]],
+) -> Iterator[str]:
+    """Yield a fault where kernels that must agree to the bit are the treatment, and accept lengths differ (R4.13)."""
+    exact = {
+        served.operator: served.bitwise for group in launches for item in group
+        for served in measured(item).dispatch or ()
+    }  # fmt: skip
+    operators = [name for name, _, _ in treated]
+    alone = set(_kinds(first, second)) == {"config"}
+    if not operators or not alone or not all(exact.get(name) for name in operators):
+        return
+    found = [{tuple(sorted(measured(item).histogram.items())) for item in group} for group in launches]
+    if len(found[0] | found[1]) > 1:
+        yield (
+            f"accept lengths differ between launches, and all that the arms serve differently is exact to the bit "
+            f"({', '.join(operators)}): a kernel is wrong, or the runs are not the same; see  dspark-ops check"
+        )
 
 
 def _unmet(record: ArmRecord, table: Calls | None) -> Iterator[str]:

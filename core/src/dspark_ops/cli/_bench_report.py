@@ -25,6 +25,7 @@ def report_of(first: ArmRecord, second: ArmRecord, comparison: Comparison) -> di
         "treatments": {"A": dict(first.treatment), "B": dict(second.treatment)},
         "declared": sorted({*first.declared, *second.declared}),
         "order": first.order,
+        "simulated": comparison.simulated,
         "workload": dict(first.workload),
         "fingerprints": {
             name: next((dict(item.fingerprint) for item in record.launches if item.measurement), None)
@@ -62,6 +63,7 @@ def print_comparison(out: Console, comparison: Comparison, records: tuple[ArmRec
             "#at A's length",
             "#first token, ms",
             "#accept len",
+            "#host waits",
         )
         out.print()
         out.print(table("medians over launches", (*columns, "accept lengths"), map(_arm, comparison.arms)))
@@ -106,7 +108,10 @@ def _pairs(name: str, pairs: Iterable[Pair]) -> Iterator[tuple[str, ...]]:
 def _arm(arm: ArmSummary) -> tuple[str, ...]:
     total = sum(arm.histogram.values())
     shares = ", ".join(f"{length}: {100 * count / total:.0f} %" for length, count in arm.histogram.items())
-    figures = ((arm.output_tps, 1), (arm.tps_normalised, 1), (arm.ttft_ms, 1), (arm.accept_len, 3))
+    figures = (
+        (arm.output_tps, 1), (arm.tps_normalised, 1), (arm.ttft_ms, 1), (arm.accept_len, 3),
+        (arm.host_syncs_per_cycle, 2),
+    )  # fmt: skip
     shown = ["-" if value is None else f"{value:.{digits}f}" for value, digits in figures]
     return arm.arm, str(arm.launches), f"{arm.cycle_us:.1f}", *shown, shares or "-"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +11,11 @@ import typer
 
 from dspark_ops.bench.comparison import Verdict, compare_arms
 from dspark_ops.bench.design import schedule
-from dspark_ops.bench.launching import ArmSpec
+from dspark_ops.bench.launching import ArmSpec, Checks
 from dspark_ops.bench.session import Session
 from dspark_ops.cli._bench_report import print_comparison, report_of
 from dspark_ops.cli._bench_session import Output, check_packages, measured_launches
+from dspark_ops.cli._decode_options import forced_of
 from dspark_ops.cli._decode_prompts import prompts_of
 from dspark_ops.cli._options import JsonOption, configured
 from dspark_ops.cli._show import console, print_json
@@ -65,8 +66,15 @@ def ab(
     confidence: Annotated[float, typer.Option("--confidence", help="Level of the intervals.")] = 0.95,
     time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds for one launch.")] = 3600.0,
     gate: Annotated[
-        bool, typer.Option("--gate/--no-gate", help="Compare greedy tokens with plain decoding, once per arm.")
+        bool, typer.Option("--gate/--no-gate", help="Compare tokens, or their law, with plain decoding, once per arm.")
     ] = True,
+    conformance: Annotated[
+        bool, typer.Option("--conformance/--no-conformance", help="Hold kernels against contracts, once per arm.")
+    ] = True,
+    simulate: Annotated[
+        str | None,
+        typer.Option("--simulate-accept", metavar="LAW", help="Draw accept lengths, equally in both; as for decode."),
+    ] = None,
     selection: Annotated[
         bool, typer.Option("--selection", help="This run chooses a configuration: it is no evidence for it.")
     ] = False,
@@ -85,13 +93,15 @@ def ab(
     """
     spec = None
     if a_cmd or b_cmd:
-        others = {"model": model, "a": a, "b": b, "prompt": prompt, "prompts": prompts, "knock_out": knock_out}
+        others = {"model": model, "a": a, "b": b, "prompt": prompt, "prompts": prompts, "knock_out": knock_out,
+                  "simulate_accept": simulate}  # fmt: skip
         _refuse_beside_commands(a_cmd, b_cmd, others)
     else:
         spec = _spec(
             model, [item.text for item in prompts_of(prompt, prompts)],
             device=device, gamma=gamma, max_tokens=max_tokens, batch=batch,
             temperature=temperature, seed=seed, warmups=warmups, runs=runs, execution=execution,
+            simulated=_drawn(simulate, seed),
         )  # fmt: skip
     if knock_out and b is not None:
         raise ConfigError(f"--knock-out {knock_out}: arm B is arm A without it, so that --b {b} has no place")
@@ -112,7 +122,7 @@ def ab(
         declared=tuple(treatment or ()),
         time_limit=time_limit,
         selection=selection,
-        gate=gate,
+        checks=Checks(conformance=conformance, gate=gate),
     )
     check_packages(page=out is not None)
     output = Output.prepared(out)
@@ -142,6 +152,12 @@ def _spec(model: Path | None, texts: list[str], **options: Any) -> Any:
         if options[name] < least:
             raise ConfigError(f"--{name.replace('_', '-')}: wanted {least} or more, got {options[name]}")
     return LaunchSpec(str(model.resolve()), tuple(texts), **options)
+
+
+def _drawn(text: str | None, seed: int) -> dict[str, Any] | None:
+    """Return the fields of drawn acceptance, or None for a real run."""
+    forced = forced_of(text, seed)
+    return None if forced is None else asdict(forced)
 
 
 def _arm(spec: Any, config: Path | None, variables: Texts, command: str, expected: Texts, name: str) -> ArmSpec:
