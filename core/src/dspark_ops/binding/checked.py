@@ -33,8 +33,8 @@ def checked(
 
     Checked are, in this order: number and names of the arguments; per argument its kind, dtype, rank, stride form and
     device, per option its type and choices; sizes against each other; the row count; everything else that the
-    reference refuses for sizes and options alone, by calling it on tensors without storage; and the values that a
-    contract bounds, which are read from the device.
+    reference refuses for sizes and options alone, by calling it on tensors without storage, once for equal sizes and
+    options; and the values that a contract bounds, which are read from the device.
 
     Args:
         contract: the operator.
@@ -73,6 +73,7 @@ def _wrapped(
     signature = contract.signature()
     index, dimension = contract.rows_from
     rows_name = contract.parameters[index].name
+    accepted: set[tuple[Any, ...]] = set()
 
     def call(*positional: Any, **named: Any) -> Any:
         served = kernel
@@ -93,7 +94,10 @@ def _wrapped(
                     f"argument {rows_name}: wanted a planned number of rows ({planned}), got {count}: plan again with "
                     f"rows that include {count}"
                 )
-            _ask_reference(contract, arguments)
+            facts = tuple(_fact(value) for value in arguments.values())
+            if facts not in accepted:
+                _ask_reference(contract, arguments)
+                accepted.add(facts)
             check_values(contract, arguments, sizes)
         except Refused as refusal:
             raise ContractError(f"{contract.name} (kernel {served}): {refusal}") from refusal.__cause__
@@ -118,6 +122,11 @@ def _ask_reference(contract: Contract, arguments: Mapping[str, Any]) -> None:
         raise Refused(str(refusal).removeprefix(f"{contract.name}: ")) from refusal
     except Exception:  # see above: only a ContractError is a verdict
         return
+
+
+def _fact(value: Any) -> Any:
+    """Return what the reference is told of an argument."""
+    return (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else (type(value), value)
 
 
 def _without_storage(value: Any) -> Any:
