@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 
 import dspark_ops
-from dspark_ops.binding import bind
+from dspark_ops.binding import bind, smoke
 from dspark_ops.binding.smoke import chosen_kernels, tried_plan, try_kernels
-from dspark_ops.errors import BindingError, LockError, SelectionError
+from dspark_ops.conformance.places import make_current
+from dspark_ops.errors import BindingError, DeviceError, LockError, SelectionError
 from dspark_ops.selection.plan import Plan
 
 KERNELS = """
@@ -121,6 +123,39 @@ def test_a_plan_of_references_alone_starts_no_process(world: World, monkeypatch:
     )
     assert chosen_kernels(plan) == ()
     assert tried_plan(plan) is plan
+
+
+def test_the_trial_runs_on_the_device_that_was_planned_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = replace(dspark_ops.Device.simulate("H200"), simulated=False)
+    plan = dspark_ops.plan(device=device, rows=[1], operators=["argmax_rows"], config={"policy": {"fallback": "allow"}})
+    second = replace(plan, device=replace(device, index=1))
+    assert second.digest == plan.digest, "ranks with a device each have one plan"
+    assert [smoke._place(item) for item in (world.plan("right"), plan, second)] == ["cpu", "cuda", "cuda:1"]
+    # a rank that has chosen its device by torch tries its kernels there
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert [smoke._place(item) for item in (plan, second)] == ["cuda:3", "cuda:1"]
+
+
+def test_a_named_device_becomes_the_current_one_unless_torch_sees_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = replace(dspark_ops.Device.simulate("H200"), simulated=False, index=1)
+    current: list[int] = []
+    seen = {0: "H200", 1: "H200", 2: "B200"}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(seen))
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(dspark_ops, "probe", lambda index: dspark_ops.Device.simulate(seen[index]))
+    make_current(device)
+    make_current(replace(device, index=None))
+    assert current == [1]
+    with pytest.raises(
+        DeviceError, match=r"a NVIDIA H200 \(sm_90\) to the driver and a NVIDIA B200 \(sm_100\)"
+    ):
+        make_current(replace(device, index=2))
+    with pytest.raises(
+        DeviceError, match=r"device 5 \(NVIDIA H200\): torch .* sees 3 devices here; a variable"
+    ):
+        make_current(replace(device, index=5))
 
 
 @pytest.fixture

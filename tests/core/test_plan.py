@@ -91,9 +91,9 @@ def test_a_saved_plan_is_whole_or_not_there(plan: Plan, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "wanted schema 2, got None"),
-        ('{"schema":99}', "wanted schema 2, got 99"),
-        ('{"schema":2}', "Plan: wanted the fields"),
+        ("[]", "wanted schema 3, got None"),
+        ('{"schema":99}', "wanted schema 3, got 99"),
+        ('{"schema":3}', "Plan: wanted the fields"),
         ("{", "Expecting property name"),
     ],
 )

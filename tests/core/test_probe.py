@@ -177,7 +177,8 @@ def test_a_container_without_the_device_file_has_no_gpu(tmp_path: Path) -> None:
 
 
 def test_equal_devices_need_no_index(tmp_path: Path) -> None:
-    assert probe(sources=sources(tmp_path, FakeNvml(H200, H200))).name == "NVIDIA H200"
+    device = probe(sources=sources(tmp_path, FakeNvml(H200, H200)))
+    assert (device.name, device.index) == ("NVIDIA H200", None)
 
 
 def test_different_devices_must_be_named_and_the_error_lists_them(tmp_path: Path) -> None:
@@ -191,6 +192,7 @@ def test_different_devices_must_be_named_and_the_error_lists_them(tmp_path: Path
         probe(sources=sources(tmp_path, mixed))
     assert "0: NVIDIA H200 (sm_90), 1: NVIDIA B300 SXM6 AC (sm_103), 2: AMD gfx950 (gfx950)" in str(error.value)
     assert probe(1, sources=sources(tmp_path, mixed)).arch.name == "sm_103"
+    assert probe(1, sources=sources(tmp_path, mixed)).index == 1
     assert probe(2, sources=sources(tmp_path, mixed)).arch.name == "gfx950"
 
 

@@ -40,7 +40,7 @@ def machine_facts(device: Device) -> dict[str, Any]:
         except PackageNotFoundError:
             return ""
 
-    properties = torch.cuda.get_device_properties(0)
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
         "device": device.name,
         "arch": device.arch.name,
@@ -67,4 +67,4 @@ def add_floor(record: dict[str, Any], floor: MachineFloor) -> dict[str, Any]:
 
 def cache_bytes() -> int:
     """Return the bytes of the GPU's last cache."""
-    return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 64 << 20))
+    return int(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "L2_cache_size", 64 << 20))

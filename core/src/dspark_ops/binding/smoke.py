@@ -115,7 +115,7 @@ class _Process:
         self._kernels = tuple(kernels)
         self._request: dict[str, Any] = {
             "kernels": list(kernels),
-            "device": "cuda" if plan.device.is_accelerator else "cpu",
+            "device": _place(plan),
             "allow": None if settings.allow is None else list(settings.allow),
             "deny": list(settings.deny),
             "layouts": {choice.kernel.id: dict(item.problem.layouts) for item, choice in _choices(plan.selections)},
@@ -216,6 +216,17 @@ class _Process:
         self._reader.join()
         if self._child.stdout is not None:
             self._child.stdout.close()
+
+
+def _place(plan: Plan) -> str:
+    """Return the torch device of the trial: the one that was planned for, else the one that is current here."""
+    if not plan.device.is_accelerator:
+        return "cpu"
+    index = plan.device.index
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    if index is None and cuda is not None and cuda.is_initialized():
+        index = cuda.current_device()
+    return "cuda" if index is None else f"cuda:{index}"
 
 
 def _choices(selections: Iterable[Selection]) -> Iterator[tuple[Selection, Choice]]:

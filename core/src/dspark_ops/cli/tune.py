@@ -58,6 +58,7 @@ def tune(
     where files.measured names it; a start never reads it. Exit code 1: a kernel is wrong or could not be timed.
     """
     from dspark_ops.bench.tune import METHODS, Tuning
+    from dspark_ops.conformance.places import make_current
 
     if not op:
         raise ConfigError("tune: no operator is named: give --op NAME, once for each")
@@ -65,6 +66,7 @@ def tune(
         raise ConfigError(f"--rounds {rounds}: wanted {_LEAST_ROUNDS} or more, else there are no deciles")
     settings = configured(config).settings
     device = probe(which)
+    make_current(device)
     tuning = Tuning(device, model, settings, discover(settings), rounds, [])
     counts = chosen_rows(rows)
     times = tuple(time for name in op for time in tuning.times(name, counts))

@@ -20,7 +20,7 @@ from dspark_ops.selection.packages import check_package
 from dspark_ops.selection.registry import RegisteredKernel
 from dspark_ops.selection.requirements import requirement_reasons
 
-__all__ = ["Machine", "machine_for", "needs_triton", "subject_on"]
+__all__ = ["Machine", "machine_for", "make_current", "needs_triton", "subject_on"]
 
 #: What the interpreter stands in for: it runs on a CPU what was written for a GPU.
 _STANDS_IN = (ReasonCode.DEVICE_VENDOR, ReasonCode.DEVICE_ARCH, ReasonCode.FEATURE)
@@ -68,7 +68,7 @@ class Machine:
 
 
 def machine_for(name: str | None) -> Machine:
-    """Return the machine that a device's name means.
+    """Return the machine that a device's name means; ``cuda:N`` becomes the current device of the process.
 
     Args:
         name: ``cpu``, ``cuda``, ``cuda:N``, a name of the catalogue, or None for this machine's GPU, else its CPU.
@@ -87,8 +87,37 @@ def machine_for(name: str | None) -> Machine:
         index = name.partition(":")[2]
         if not torch.cuda.is_available() or (index and not index.isdigit()):
             raise DeviceError(f"--device {name}: torch {torch.__version__} sees no such device here")
-        return Machine(dspark_ops.probe(int(index) if index else None), name)
+        found = dspark_ops.probe(int(index) if index else None)
+        make_current(found)
+        return Machine(found, name)
     return Machine(Device.simulate(name), "")
+
+
+def make_current(device: Device) -> None:
+    """Make a device that was named by its index the one on which this process launches.
+
+    A launch goes to the current device wherever its arguments are. A device without an index, and a CPU, change
+    nothing.
+
+    Raises:
+        DeviceError: torch does not see it, or sees another architecture under this index.
+    """
+    if device.index is None or not device.is_accelerator:
+        return
+    count = torch.cuda.device_count()
+    if device.index >= count:
+        raise DeviceError(
+            f"device {device.index} ({device.name}): torch {torch.__version__} sees {count} devices here; a variable "
+            "such as CUDA_VISIBLE_DEVICES may hide it"
+        )
+    torch.cuda.set_device(device.index)
+    torch.cuda.init()
+    seen = dspark_ops.probe(device.index)  # torch is asked, now that it has started
+    if seen.arch != device.arch:
+        raise DeviceError(
+            f"device {device.index} is a {device.name} ({device.arch}) to the driver and a {seen.name} ({seen.arch}) "
+            "to torch: their lists differ; set CUDA_DEVICE_ORDER=PCI_BUS_ID, and hide no device"
+        )
 
 
 def subject_on(registered: RegisteredKernel, contract: Contract, machine: Machine) -> Subject:

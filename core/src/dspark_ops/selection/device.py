@@ -24,6 +24,8 @@ class Device:
         torch: version of torch, empty if it is not installed.
         simulated: comes from the catalogue, not from a probe.
         origins: for each field that was found out, where from (``nvml``, ``torch``, ``catalogue``, ...).
+        index: its place in the list of `dspark_ops.selection.probe.probe_all`, where it was named by that; None stands
+            for the device that is current in the process.
     """
 
     arch: Arch
@@ -36,6 +38,7 @@ class Device:
     torch: str = ""
     simulated: bool = False
     origins: Mapping[str, str] = field(default_factory=dict)
+    index: int | None = None
 
     @classmethod
     def simulate(cls, name: str) -> Device:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dspark_ops.binding.torch_library import TorchOps
     from dspark_ops.contracts import Contract
 
-SCHEMA = 2
+SCHEMA = 3
 
 #: Keys that say where a value came from. Two ranks that read one value from two files have one plan.
 _PROVENANCE = ("origin", "origins", "files")
@@ -150,11 +150,15 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """``sha256:`` and the hash of all that decides what runs. Where a setting was written does not enter."""
+        """``sha256:`` and the hash of all that decides what runs.
+
+        Where a setting was written does not enter, nor which of several equal devices this process has.
+        """
         data = without(encode(self), _PROVENANCE)
         settings = without_own(data["settings"], _EFFECT_IS_ELSEWHERE["settings"])
         settings["policy"] = without_own(settings["policy"], _EFFECT_IS_ELSEWHERE["policy"])
-        text = _canonical({**data, "settings": settings})
+        device = without_own(data["device"], ("index",))
+        text = _canonical({**data, "device": device, "settings": settings})
         return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
     def to_json(self) -> str:

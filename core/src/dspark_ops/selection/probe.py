@@ -62,7 +62,7 @@ def probe(which: int | None = None, *, sources: ProbeSources | None = None) -> D
     if which is not None:
         if not 0 <= which < len(devices):
             raise DeviceError(f"no device {which}: this machine has {_listed(devices)}")
-        return devices[which]
+        return replace(devices[which], index=which)
     kinds = {(device.arch, device.name, device.units, device.memory) for device in devices}
     if len(kinds) > 1:
         raise DeviceError(
