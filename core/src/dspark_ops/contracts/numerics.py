@@ -40,8 +40,10 @@ def fma(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     product, addend = product.expand_as(total), addend.expand_as(total)
     # Products with bfloat16 values leave room: mostly float64 holds every sum, and one rounding is left. It takes both
     # differences to tell, for only the one with the larger operand is exact. Other devices would wait for the answer.
-    held = total.device.type == "cpu" and torch.equal(total - product, addend) and torch.equal(total - addend, product)
-    return (total if held else _rounded_to_odd(product, addend, total)).float()
+    kind = total.device.type
+    held = kind == "cpu" and torch.equal(total - product, addend) and torch.equal(total - addend, product)
+    # Without storage there is nothing to round.
+    return (total if held or kind == "meta" else _rounded_to_odd(product, addend, total)).float()
 
 
 def _rounded_to_odd(product: Tensor, addend: Tensor, total: Tensor) -> Tensor:
