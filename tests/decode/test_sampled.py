@@ -54,25 +54,33 @@ def next_law(model: Model, tokens: tuple[int, ...], temperature: float, top_k: i
 
 
 class NearDrafter:
-    """Drafts from a law of its own that is near enough to the target's to be accepted about half of the time."""
+    """Drafts from laws of its own that are near enough to the target's to be accepted about half of the time."""
 
-    def __init__(self, model: Model, prompt: tuple[int, ...]) -> None:
-        first = next_law(model, prompt, **TOP_THREE).nonzero().flatten().tolist()
-        self.after = {token: next_law(model, (*prompt, token), **TOP_THREE) for token in first}
+    def __init__(self, model: Model, prompt: tuple[int, ...], gamma: int = 1) -> None:
+        self.after: dict[tuple[int, ...], torch.Tensor] = {}
+        paths: list[tuple[int, ...]] = [()]
+        for depth in range(gamma + 1):
+            laws = {path: next_law(model, (*prompt, *path), **TOP_THREE) for path in paths}
+            paths = [(*path, token) for path, law in laws.items() for token in law.nonzero().flatten().tolist()]
+            self.after |= laws if depth else {}
 
     def commit(self, rows: Rows, features: torch.Tensor) -> None:
         pass
 
     def propose(self, requests: DraftRequests) -> Proposal:
         assert requests.uniforms is not None
-        flat = torch.full((len(requests), CONFIG.vocab), 0.5 / CONFIG.vocab, dtype=torch.float64)
-        for row, anchor in enumerate(requests.anchor.tolist()):
-            if anchor in self.after:
-                flat[row] += 0.5 * _tilted(self.after[anchor])
-        laws = flat.float().unsqueeze(1).repeat(1, requests.gamma, 1)
-        drafts = torch.stack([inverse_cdf(laws[:, k], requests.uniforms[:, k]) for k in range(requests.gamma)], 1)
-        sure = torch.full(drafts.shape, 0.6)
-        return Proposal(drafts, laws, sure, sure.cumprod(-1))
+        tokens, laws, sure = requests.anchor.unsqueeze(1), [], []
+        for draft in range(requests.gamma):
+            law = torch.full((len(requests), CONFIG.vocab), 0.5 / CONFIG.vocab, dtype=torch.float64)
+            for row, path in enumerate(tokens.tolist()):
+                if tuple(path) in self.after:
+                    law[row] += 0.5 * _tilted(self.after[tuple(path)])
+            laws.append((law / law.sum(-1, keepdim=True)).float())
+            sure.append(torch.where(tokens[:, -1] % 3 == 0, 0.3, 0.8))  # as a drafter's, it looks at what came before
+            drawn = inverse_cdf(laws[-1], requests.uniforms[:, draft])
+            tokens = torch.cat((tokens, drawn.unsqueeze(1)), 1)
+        confidence = torch.stack(sure, 1)
+        return Proposal(tokens[:, 1:], torch.stack(laws, 1), confidence, confidence.cumprod(-1))
 
 
 def _tilted(law: torch.Tensor) -> torch.Tensor:
@@ -111,11 +119,8 @@ def test_the_first_two_tokens_have_the_targets_exact_law(model: Model, drafts: s
     assert chi_square_p(counts, law) > 1e-3
 
 
-def test_widths_that_change_with_what_was_accepted_leave_the_law_as_it_is(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verify_width, "INTERVAL", 2)
-    monkeypatch.setattr(verify_width, "EXPLORE_EVERY", 4)
+@pytest.fixture(scope="module")
+def law_of_three(model: Model) -> dict[tuple[int, ...], float]:
     law = {(): 1.0}
     for _ in range(3):
         after = {path: next_law(model, (*PROMPT, *path), **TOP_THREE) for path in law}
@@ -124,14 +129,31 @@ def test_widths_that_change_with_what_was_accepted_leave_the_law_as_it_is(
             for path, chance in law.items()
             for token in after[path].nonzero().flatten().tolist()
         }
-    # Rates fall so steeply that two rows pay and three do not, once enough was observed.
-    rates = MeasuredRates((1, 200), (200.0, 1.0), "linear")
-    options = DecodeOptions(2, max_batch=40, policy=UniformPolicy(rates, (2,)), ignore_eos=True)
-    found = generate(model, requests(400, 3, **TOP_THREE), options, drafter=NearDrafter(model, PROMPT))
-    narrow = 3 * found.metrics.verify_steps - found.metrics.verified_rows
-    assert 0.3 < narrow / found.metrics.verify_steps < 0.7, "both widths must occur"
-    assert 0.2 < found.metrics.correct[0] / found.metrics.reached[0] < 0.8 and found.metrics.correct[1] > 0
-    assert chi_square_p(Counter(result.tokens for result in found.results), law) > 1e-3
+    return law
+
+
+# Rates fall so steeply that two rows pay and three do not, once enough was observed.
+STEEP = MeasuredRates((1, 200), (200.0, 1.0), "linear")
+CHOICES = {
+    "uniform": UniformPolicy(STEEP, (2,)),
+    "threshold": ThresholdPolicy(0.5),
+    "early stop": PrefixPolicy(STEEP),
+    "global": PrefixPolicy(STEEP, "global", lag=1),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_lengths_that_follow_drafts_and_outcomes_leave_the_law_as_it_is(
+    model: Model, law_of_three: dict[tuple[int, ...], float], choice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_width, "INTERVAL", 2)
+    monkeypatch.setattr(verify_width, "EXPLORE_EVERY", 4)
+    options = DecodeOptions(2, max_batch=40, policy=CHOICES[choice], ignore_eos=True)
+    found = generate(model, requests(240, 3, **TOP_THREE), options, drafter=NearDrafter(model, PROMPT, 2))
+    assert 0.2 < found.metrics.cut_by_schedule / found.metrics.proposed < 0.8, "the lengths must differ"
+    for draft in range(2):
+        assert 0.2 < found.metrics.correct[draft] / found.metrics.reached[draft] < 0.8
+    assert chi_square_p(Counter(result.tokens for result in found.results), law_of_three) > 1e-3
 
 
 def test_plain_sampling_has_the_law_too(model: Model) -> None:
