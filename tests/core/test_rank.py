@@ -1,4 +1,4 @@
-"""Ranking: pin, then order list, then class, then id; the order of registration plays no part."""
+"""Ranking: pin, then order list, then class, then evidence, then id; the order of registration plays no part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dspark_ops.api import RankClass, axis, family
+from dspark_ops.api import Evidence, RankClass, axis, family
+from dspark_ops.selection.knowledge import Knowledge
 from dspark_ops.selection.registry import Registry
 from dspark_ops.selection.settings import OperatorSettings
 
@@ -70,3 +71,33 @@ def test_registration_order_never_matters(fakes: Any, seed: int, count: int) -> 
 @pytest.mark.parametrize("device", ["cpu", "b300", "h200", "mi355x"])
 def test_the_reference_is_a_candidate_everywhere(fakes: Any, device: str) -> None:
     assert ranked(fakes.plan(device=getattr(fakes, device))) == ["core/pick/reference"]
+
+
+def test_within_a_class_a_kernel_that_was_checked_comes_before_one_that_nobody_ran(fakes: Any) -> None:
+    proven = fakes.kernel(variant="z", evidence={"sm_103": Evidence.CONFORMANT})
+    unrun, fused = fakes.kernel(variant="a"), fakes.kernel(variant="b", rank=RankClass.FUSED)
+    plan = fakes.plan(proven, unrun)
+    assert ranked(plan) == ["plug/pick/z", "plug/pick/a", "core/pick/reference"]
+    assert plan.of("pick")[0].choices[0].tie == "", "its name did not decide"
+    assert "plug/pick/a          portable   declared     stand-by, EVIDENCE: declared against conformant" in (
+        plan.explain("pick")
+    )
+    # the class goes before the evidence, and so does what the configuration says
+    assert ranked(fakes.plan(proven, fused))[0] == "plug/pick/b"
+    ordered = fakes.settings(pick=OperatorSettings(order=("*/a", "*")))
+    explained = fakes.plan(proven, unrun, settings=ordered).explain("pick")
+    assert "1 * plug/pick/a" in explained and "EVIDENCE" not in explained
+
+
+def test_evidence_of_another_architecture_puts_nobody_first(fakes: Any) -> None:
+    elsewhere = fakes.kernel(variant="z", evidence={"sm_90": Evidence.MEASURED})
+    assert ranked(fakes.plan(elsewhere, fakes.kernel(variant="a")))[0] == "plug/pick/a"
+
+
+def test_a_measured_time_goes_before_evidence_and_says_so(fakes: Any) -> None:
+    kernels = [fakes.kernel(variant="a"), fakes.kernel(variant="z", evidence={"sm_103": Evidence.CONFORMANT})]
+    place = ("pick", fakes.plan(*kernels).of("pick")[0].problem.place)
+    times = {count: {"plug/pick/a": 3.0, "plug/pick/z": 4.0} for count in (1, 64)}
+    plan = fakes.plan(*kernels, knowledge=Knowledge(times={place: times}, times_origin="measured.json of today"))
+    assert ranked(plan)[0] == "plug/pick/a"
+    assert "stand-by, EVIDENCE" not in plan.explain("pick").split("site ")[1]

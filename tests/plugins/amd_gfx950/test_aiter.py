@@ -18,7 +18,10 @@ from dspark_ops import contracts
 from dspark_ops.api import Reason, ReasonCode
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.selection.device import Device
+from dspark_ops.selection.discovery import discover
 from dspark_ops.selection.packages import PackageCache, inspect_package
+from dspark_ops.selection.planner import make_plan
+from dspark_ops.selection.settings import Settings
 from dspark_ops_amd_gfx950 import aiter_calls, aiter_facts
 from dspark_ops_amd_gfx950.kernels_aiter import AITER, KERNELS
 
@@ -55,6 +58,22 @@ def reason_of(probe: bool) -> Reason:
     reason = inspect_package(AITER, cache=PackageCache(), probe_attributes=probe).reason
     assert reason is not None
     return reason
+
+
+def test_where_aiter_is_installed_kernels_whose_numbers_were_checked_still_come_first() -> None:
+    plan = make_plan(
+        device=Device.simulate("gfx950"), shapes=contracts.model_shapes("deepseek-v4.1-flash/tp4"), rows=(24, 256),
+        settings=Settings(), registry=discover(Settings()), contracts=contracts.all_contracts(),
+        operators=("mhc_post", "moe_sort"), packages=lambda package: None,
+    )  # fmt: skip
+    served = {(item.operator, choice.rows): choice for item in plan.selections for choice in item.choices}
+    assert served["mhc_post", "24,256"].kernel.id == "amd_gfx950/mhc_post/column_waves"
+    assert served["mhc_post", "24,256"].standby[0].id == "amd_gfx950/mhc_post/aiter"
+    assert served["moe_sort", "24"].kernel.id == "amd_gfx950/moe_sort/small_batch"
+    # a fused kernel of the vendor's comes before a portable one, whoever has run it
+    assert served["moe_sort", "256"].kernel.id == "amd_gfx950/moe_sort/aiter"
+    assert "amd_gfx950/mhc_post/aiter" in plan.explain("mhc_post")
+    assert "stand-by, EVIDENCE: declared against interpreted" in plan.explain("mhc_post")
 
 
 def test_the_unrelated_distribution_of_that_name_is_recognised_and_named(folder: Path) -> None:

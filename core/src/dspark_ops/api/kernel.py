@@ -16,7 +16,11 @@ _NAME: Final = re.compile(r"^[a-z][a-z0-9_]*$")
 
 
 class RankClass(str, Enum):
-    """What kind of implementation a kernel is; the first of two eligible kernels in this order wins."""
+    """What kind of implementation a kernel is; the first of two eligible kernels in this order wins.
+
+    A kernel that an adapter calls in another package has the class that it would have if it were the plugin's own; that
+    nobody has run it is said by its evidence, which decides within a class.
+    """
 
     FUSED = "fused"
     PORTABLE = "portable"

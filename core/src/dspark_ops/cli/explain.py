@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -25,7 +25,8 @@ from dspark_ops.cli._options import (
 from dspark_ops.cli._plan import made_plan
 from dspark_ops.cli._show import console, print_json, table
 from dspark_ops.errors import ConfigError
-from dspark_ops.selection.explain import change, device_text, facts_text, settings_in_force, why_first
+from dspark_ops.selection.candidate import Candidate
+from dspark_ops.selection.explain import change, device_text, facts_text, roles, settings_in_force, why_first
 from dspark_ops.selection.plan import Choice, Plan, Refusal, Selection
 from dspark_ops.suggest import did_you_mean
 
@@ -97,7 +98,7 @@ def _print(made: Plan, selections: tuple[Selection, ...], settings: list[str]) -
     for selection in selections:
         out.print(f"\n[bold]site {escape(selection.site)}[/bold]  {escape(facts_text(selection.problem))}")
         for choice in selection.choices:
-            _print_choice(out, choice)
+            _print_choice(out, choice, roles(made, selection, choice))
     out.print("\n[bold]settings in force[/bold]")
     for line in settings:
         out.print(f"  {line}", markup=False, soft_wrap=True)
@@ -108,11 +109,11 @@ def _print(made: Plan, selections: tuple[Selection, ...], settings: list[str]) -
     out.print(f"\ndigest {made.digest}", markup=False)
 
 
-def _print_choice(out: Console, choice: Choice) -> None:
+def _print_choice(out: Console, choice: Choice, served: Sequence[tuple[Candidate, str]]) -> None:
     why = why_first(choice)
     out.print(f"\nrows {choice.rows}: [bold green]{escape(choice.kernel.id)}[/bold green]{escape(why)}")
     columns = _COLUMNS if choice.refused else _COLUMNS[:5]
-    rows = [row[: len(columns)] for row in _candidates(choice)]
+    rows = [row[: len(columns)] for row in _candidates(choice, served)]
     out.print(table("", columns, rows, whole=("candidate", "class", "verdict")))
     everyone = [choice.kernel, *choice.standby, *(item.candidate for item in choice.refused)]
     for candidate in everyone:
@@ -124,9 +125,7 @@ def _print_choice(out: Console, choice: Choice) -> None:
         out.print(tree)
 
 
-def _candidates(choice: Choice) -> Iterator[tuple[str, ...]]:
-    served = [(choice.kernel, "chosen, weaker than required" if choice.below else "chosen")]
-    served += [(candidate, "stand-by") for candidate in choice.standby]
+def _candidates(choice: Choice, served: Sequence[tuple[Candidate, str]]) -> Iterator[tuple[str, ...]]:
     for item in choice.refused:
         if item.better:
             yield from _refused(item)

@@ -11,6 +11,7 @@ from dspark_ops.selection.evaluate import Question, counts_in
 from dspark_ops.selection.plan import Choice, Plan, Refusal, Selection
 from dspark_ops.selection.policy import operator_policy
 from dspark_ops.selection.problem import Problem
+from dspark_ops.selection.rank import less_proven
 from dspark_ops.selection.rows import rows_text
 
 #: What a person can change at once, against what another machine or another model would need.
@@ -33,7 +34,8 @@ def explain(plan: Plan, operator: str) -> str:
     for selection in selections:
         lines += ["", f"site {selection.site}  {facts_text(selection.problem)}"]
         for choice in selection.choices:
-            lines += _indent(2, [f"rows {choice.rows}: {choice.kernel.id}{why_first(choice)}", *_candidates(choice)])
+            listed = _candidates(choice, roles(plan, selection, choice))
+            lines += _indent(2, [f"rows {choice.rows}: {choice.kernel.id}{why_first(choice)}", *listed])
     lines += ["", "settings", *_indent(2, settings_in_force(plan, operator))]
     lines += ["plugins", *_indent(2, _plugins(plan))]
     lines.append(f"plan {plan.digest}")
@@ -101,9 +103,20 @@ def nothing_serves(question: Question, mask: int, refused: Sequence[Refusal], el
     return "\n".join([head, *_indent(2, lines)])
 
 
-def _candidates(choice: Choice) -> Iterator[str]:
-    served = [(choice.kernel, "chosen, weaker than required" if choice.below else "chosen")]
-    served += [(candidate, "stand-by") for candidate in choice.standby]
+def roles(plan: Plan, selection: Selection, choice: Choice) -> tuple[tuple[Candidate, str], ...]:
+    """Return every candidate that may serve a bucket with its role, and what less proven ones lost by."""
+    own, chosen = plan.settings.of(selection.operator), choice.kernel
+    policy = operator_policy(plan.settings, plan.device, selection.operator, small=selection.small)
+    found = [(chosen, "chosen, weaker than required" if choice.below else "chosen")]
+    for candidate in choice.standby:
+        # Where the lock or a measured time decided, evidence did not.
+        behind = not choice.origin and less_proven(candidate, chosen, own, policy)
+        lost = f", {ReasonCode.EVIDENCE.value}: {candidate.evidence.value} against {chosen.evidence.value}"
+        found.append((candidate, f"stand-by{lost if behind else ''}"))
+    return tuple(found)
+
+
+def _candidates(choice: Choice, served: Sequence[tuple[Candidate, str]]) -> Iterator[str]:
     everyone = [candidate for candidate, _ in served] + [item.candidate for item in choice.refused]
     width = max(len(candidate.id) for candidate in everyone)
     for item in (item for item in choice.refused if item.better):

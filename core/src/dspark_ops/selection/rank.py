@@ -48,11 +48,12 @@ def preference(
     settings: OperatorSettings,
     policy: OperatorPolicy | None = None,
     standing: Standing = NO_STANDING,
-) -> tuple[bool, bool, int, bool, float, int]:
+) -> tuple[bool, bool, int, bool, float, int, int]:
     """Return all that puts one candidate before another but the id; candidates with equal values differ by name only.
 
     In this order: the pin, the lock's choice, the order list, the floor for evidence (where one below it may serve at
-    all), the measured time, the class.
+    all), the measured time, the class, and within a class the evidence that the kernel has on this architecture: one
+    that has been seen to be right comes before one that nobody has run.
     """
     return (
         candidate.id != settings.pin,
@@ -61,4 +62,13 @@ def preference(
         policy is not None and policy.evidence is not None and policy.fallback != "fail" and policy.unproven(candidate),
         standing.times.get(candidate.id, _UNTIMED),
         candidate.rank.order,
+        -candidate.evidence.order,
     )
+
+
+def less_proven(
+    candidate: Candidate, chosen: Candidate, settings: OperatorSettings, policy: OperatorPolicy | None = None
+) -> bool:
+    """Return whether a candidate comes behind the chosen one for its evidence alone, and neither by lock nor times."""
+    first, second = (preference(item, settings, policy) for item in (chosen, candidate))
+    return first[:-1] == second[:-1] and first[-1] < second[-1]

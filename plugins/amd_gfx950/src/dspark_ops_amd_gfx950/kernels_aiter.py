@@ -1,6 +1,7 @@
 """The kernels of AITER: chosen only where it has the function, imported only when chosen, and checked by nobody here.
 
-They have the class ``portable`` although they are fused, so that kernels with evidence come first: to use one, pin it.
+They are fused kernels of the vendor and have the class of such. Within it evidence decides, so that this plugin's own come
+first: to use one of these, pin it, or run it here and record that.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _adapter(
     calls = "dspark_ops_amd_gfx950.aiter_calls:"
     return Kernel(
         op, variant=variant, target=f"{calls}{op}", prepare=f"{calls}prepare_{op}", arch=ARCH, region=region,
-        rank=RankClass.PORTABLE, packages=(AITER, *needed),
+        rank=RankClass.FUSED, packages=(AITER, *needed),
         note=f"{note}; compiled by AITER at the first call, so not in a graph before; never run by us",
     )  # fmt: skip
 
