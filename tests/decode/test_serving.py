@@ -12,7 +12,7 @@ from dspark_ops import Device
 from dspark_ops.decode import DecodeOptions, Finish, Model, Request, Result, SamplingParams, decode_plain, generate
 from dspark_ops.decode.options import Execution
 from dspark_ops.decode.runtimes.runtime_set import RuntimeSet
-from dspark_ops.decode.serving import Service, Update
+from dspark_ops.decode.serving import Service, ServiceLoad, Update
 from dspark_ops.decode.tokenizer import TextTokenizer
 from dspark_ops.decode.v41.synthetic import random_weights, small_config
 from dspark_ops.errors import ModelError
@@ -124,9 +124,9 @@ def test_too_few_pages_let_a_request_wait_in_order_and_never_share_one(model: Mo
     wanted = [generate(model, [request]).results[0].tokens for request in (long, short)]
     service = Service(model, PAGED)
     numbers = [service.submit(request) for request in (long, long, short, short)]
+    assert service.load() == ServiceLoad(running=0, waiting=4, used_pages=0, pages=3, short_of_pages=0)
     first = service.step()
-    load = service.load()
-    assert (load.running, load.waiting, load.used_pages, load.pages) == (1, 3, 2, 3)
+    assert service.load() == ServiceLoad(running=1, waiting=3, used_pages=2, pages=3, short_of_pages=1)
     results, _ = drained(service, first)
     assert [results[number].tokens for number in numbers] == [wanted[0], wanted[0], wanted[1], wanted[1]]
     assert service.load().used_pages == 0

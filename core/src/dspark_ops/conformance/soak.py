@@ -155,8 +155,7 @@ def _serve(
             if update.result is not None:
                 results[update.number] = update.result
                 running.discard(update.number)
-        load = service.load()
-        report.waited += load.waiting > 0 and load.running < spec.max_batch
+        report.waited += service.load().short_of_pages > 0
     for number, (which, request) in taken.items():
         report.modes[mode] += 1
         report.finishes[results[number].finish.value] += 1

@@ -79,6 +79,13 @@ class Batch:
         """Requests that hold no slot yet."""
         return len(self._queue)
 
+    @property
+    def short_of_pages(self) -> int:
+        """Shared pages that the first waiting request lacks; 0 if it waits for a slot, or nobody waits."""
+        if not self._queue or not self._free or self.pool is None:
+            return 0
+        return max(pages_needed(self._model, self._queue[0][1], self._options) - self.pool.free, 0)
+
     def submit(self, index: int, request: Request) -> None:
         """Let a request wait for its turn; its number must be a new one."""
         self._queue.append((index, request, time.perf_counter()))

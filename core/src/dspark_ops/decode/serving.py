@@ -46,12 +46,15 @@ class ServiceLoad:
     Attributes:
         running, waiting: requests.
         used_pages, pages: shared pages of the caches; 0 of 0 if every slot has its own whole context.
+        short_of_pages: pages that the first waiting request lacks although there is a slot for it: it enters when
+            others that run have given back so many. 0 if nobody waits for pages.
     """
 
     running: int
     waiting: int
     used_pages: int
     pages: int
+    short_of_pages: int
 
 
 class Service:
@@ -135,9 +138,8 @@ class Service:
         """Return how busy the service is."""
         pool = self._batch.pool
         pages = 0 if pool is None else len(pool)
-        return ServiceLoad(
-            len(self._batch.running), self._batch.waiting, pages - (0 if pool is None else pool.free), pages
-        )
+        used = pages - (0 if pool is None else pool.free)
+        return ServiceLoad(len(self._batch.running), self._batch.waiting, used, pages, self._batch.short_of_pages)
 
     def metrics(self) -> DecodeMetrics:
         """Return the counts of all requests so far, those that run included, and the times of the service."""
