@@ -6,9 +6,9 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from dspark_ops import contracts
+from dspark_ops.bench.static_cost import StaticCall
 from dspark_ops.conformance.machine_facts import dependent_loads, machine_facts
 from dspark_ops.conformance.prepared import build, launches_of_call, launches_of_preparation, recorded_launches
-from dspark_ops.conformance.static_cost import static_cost
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.problem import Problem
 
@@ -31,12 +31,12 @@ def test_a_preparation_says_what_it_would_compile() -> None:
 
 
 def test_a_call_says_its_launches_and_programs() -> None:
-    contract, problem, device, _, bound = argmax("sm_103")
+    contract, _, device, _, bound = argmax("sm_103")
     (launch,) = launches_of_call(bound, device, {"x": torch.zeros(6, 129280)})
     assert launch.grid == (6, 64)
-    cost = static_cost(bound, contract, problem, device, 6)
-    assert cost is not None
-    assert (cost["launches"], cost["programs"], cost["bytes of the arguments"]) == (1, 384, 4 * 6 * 129280)
+    site = contract.sites(contracts.model_shapes("deepseek-v4.1-flash/tp4"))[0]
+    cost = StaticCall(contract, site, 6).cost(bound, device)
+    assert cost == {"launches": 1, "programs": 384, "bytes": 4 * 6 * 129280 + 8 * 6}
 
 
 def test_nothing_of_it_stays() -> None:
