@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dspark_ops.decode.metrics import DecodeMetrics
 from dspark_ops.decode.model import Model
-from dspark_ops.decode.options import DecodeOptions, Execution, VerifyMode
+from dspark_ops.decode.options import DecodeOptions, Execution, RuntimeOptions, VerifyMode
 from dspark_ops.decode.plain import decode_plain
 from dspark_ops.decode.policy import PrefixPolicy, StaticPolicy, ThresholdPolicy
 from dspark_ops.decode.request import Finish, Request, Result
@@ -18,7 +18,7 @@ from dspark_ops.decode.sampling import SamplingParams
 from dspark_ops.decode.serving import Service
 from dspark_ops.decode.uniform_policy import UniformPolicy
 
-__all__ = ["MODES", "SoakReport", "SoakSpec", "run_soak"]
+__all__ = ["MODES", "RUNTIME_MODES", "SoakReport", "SoakSpec", "run_soak"]
 
 MODES: Final[Mapping[str, DecodeOptions]] = {
     "static": DecodeOptions(),
@@ -31,6 +31,18 @@ MODES: Final[Mapping[str, DecodeOptions]] = {
     "folded": DecodeOptions(execution=Execution.FOLDED),
 }
 """Ways to decode; each is a service of its own, and the requests are dealt out among them."""
+
+RUNTIME_MODES: Final[Mapping[str, DecodeOptions]] = {
+    "graph": DecodeOptions(execution=Execution.GRAPH),
+    "graph, prefix": DecodeOptions(policy=PrefixPolicy(), execution=Execution.GRAPH),
+    "graph, uniform": DecodeOptions(policy=UniformPolicy(), execution=Execution.GRAPH),
+    "folded": DecodeOptions(execution=Execution.FOLDED),
+    "folded, two rows": DecodeOptions(policy=StaticPolicy(2), execution=Execution.FOLDED),
+    "folded, threshold": DecodeOptions(policy=ThresholdPolicy(0.5), execution=Execution.FOLDED),
+    "folded, seven drafts alone": DecodeOptions(execution=Execution.FOLDED, runtimes=RuntimeOptions(solo_gamma=7)),
+    "folded, side streams": DecodeOptions(execution=Execution.FOLDED, runtimes=RuntimeOptions(side_streams=True)),
+}
+"""Ways whose steps are captured in graphs on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
