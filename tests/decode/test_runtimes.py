@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -21,7 +23,7 @@ from dspark_ops.decode.folding import FoldFacts, fold_eligible
 from dspark_ops.decode.options import Execution, RuntimeOptions
 from dspark_ops.decode.running import Running
 from dspark_ops.decode.runtimes.buffers import StepBuffers
-from dspark_ops.decode.runtimes.replay import Replay
+from dspark_ops.decode.runtimes.replay import CaptureOps, Replay
 from dspark_ops.decode.runtimes.runtime import Runtime, RuntimeShape
 from dspark_ops.decode.runtimes.runtime_set import RuntimeSet
 from dspark_ops.decode.v41.synthetic import random_weights, small_config
@@ -227,6 +229,38 @@ def test_a_step_that_is_not_prepared_is_refused_by_name(model: Model) -> None:
         runtimes.primary.verify(2, 4)
     with pytest.raises(CaptureError, match="the draft is not prepared: call prepare"):
         Replay("the draft", lambda: torch.zeros(1), captured=True)()
+
+
+def test_an_operator_that_cannot_be_captured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [0]
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    def hoards(x: torch.Tensor) -> torch.Tensor:
+        held[0] += 4096 + 512  # a workspace, and what is returned
+        return x + 1
+
+    def fine(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        held[0] += 512
+        return x + 1, x
+
+    ops = CaptureOps(SimpleNamespace(reads=reads, hoards=hoards, fine=fine))
+    x = torch.ones(8)
+    capturing = False
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: held[0])
+    assert torch.equal(ops.hoards(x), x + 1)
+    capturing = True
+    with pytest.raises(
+        CaptureError, match="reads cannot be captured: operation not permitted when stream is capturing;"
+    ):
+        ops.reads(x)
+    with pytest.raises(
+        CaptureError, match="hoards keeps 4608 bytes that it allocated inside a capture, and returns 512"
+    ):
+        ops.hoards(x)
+    assert torch.equal(ops.fine(x)[0], x + 1)
 
 
 def test_buffers_do_not_grow(model: Model) -> None:

@@ -152,8 +152,9 @@ def test_the_verb_marks_everything_and_compares_with_nothing(
     assert report["simulated"]["realised_mean"] == 3.0 and report["simulated"]["simulated"] is True
     assert report["figures"]["simulated"] is True and report["prompts"][0]["simulated"] is True
     assert json.loads(file.read_text())["simulated"]["law"] == "per_position"
-    assert main(["decode", *words, *simulated]) == 0
+    assert main(["decode", *words, *simulated, "--execution", "folded"]) == 0
     out = capsys.readouterr()[0]
+    assert "folded: 4 of 4 verify steps accepted on the device" in out
     assert "SIMULATED acceptance (per_position, per_step, seed 3): 3.000 tokens per step, 3.000 drawn on average" in out
     assert ", 3 asked for; steps by length 1: 0, 2: 0, 3: 4" in out
     assert "not as in a real run: the text means nothing" in out and "accept_forced" in out
