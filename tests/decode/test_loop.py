@@ -20,6 +20,7 @@ from dspark_ops.decode import (
 from dspark_ops.decode.calibration import Calibration
 from dspark_ops.decode.doubles import OracleDrafter
 from dspark_ops.decode.invariants import Ledger
+from dspark_ops.decode.options import Execution
 from dspark_ops.decode.packing import VerifyRows
 from dspark_ops.decode.running import Running
 from dspark_ops.decode.v41.rows import Rows
@@ -67,12 +68,15 @@ def test_output_ends_with_the_end_of_text_token_wherever_it_stands_in_a_block(
     model: Model, continuation: tuple[int, ...], at: int
 ) -> None:
     end = continuation[at]
-    first = continuation.index(end)
-    for drafter in (None, always_right(continuation)):
-        ended = generate(with_eos(model, end), [Request(PROMPT, 30)], drafter=drafter).results[0]
-        assert (ended.tokens, ended.finish) == (continuation[: first + 1], Finish.EOS)
-    plain = decode_plain(with_eos(model, end), [Request(PROMPT, 30)]).results[0]
-    assert (plain.tokens, plain.finish) == (continuation[: first + 1], Finish.EOS)
+    changed, asked = with_eos(model, end), [Request(PROMPT, 30)]
+    wanted = continuation[: continuation.index(end) + 1]
+    runs = [
+        decode_plain(changed, asked),
+        generate(changed, asked),
+        generate(changed, asked, drafter=always_right(continuation)),
+        generate(changed, asked, DecodeOptions(execution=Execution.FOLDED)),
+    ]
+    assert [(run.results[0].tokens, run.results[0].finish) for run in runs] == [(wanted, Finish.EOS)] * 4
 
 
 def test_the_end_of_text_token_may_be_ignored(model: Model, continuation: tuple[int, ...]) -> None:
