@@ -1,18 +1,11 @@
 """The kernels of SGLang 0.5.23 as peers.
 
-Found as the installed package ``sglang``, or as its wheel's ``sglang/kernels`` and the runtime files that they import,
-unpacked at ``.peers/sglang`` of the working directory. Kernels in CUDA C++ are compiled at their first call, by nvcc.
+Kernels in CUDA C++ are compiled at their first call, by nvcc. ``sglang_source`` finds them.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.machinery
-import sys
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,8 +13,11 @@ import torch
 from dspark_ops.bench.peers import Adapter, Peer, UnfitError
 from dspark_ops.contracts.contract import Contract
 
+from . import sglang_attention as attention
+from . import sglang_source
+from .sglang_source import kernel
+
 VERSION = "sglang 0.5.23"
-UNPACKED = Path(".peers/sglang")
 
 Inputs = Mapping[str, Any]
 Call = Callable[[], Any]
@@ -29,46 +25,12 @@ Call = Callable[[], Any]
 
 def peer() -> Peer:
     """Return SGLang's kernels."""
-    if not torch.cuda.is_available():
-        missing = "its kernels need a GPU"
-    elif find_spec("sglang") is None and not UNPACKED.is_dir():
-        missing = f"neither the package sglang nor {UNPACKED} is here"
-    else:
-        missing = ""
+    missing = "its kernels need a GPU" if not torch.cuda.is_available() else sglang_source.missing()
     return Peer("sglang", VERSION, _adapter, missing)
 
 
 def _adapter(contract: Contract) -> Adapter | str:
     return ADAPTERS.get(contract.name) or WITHOUT.get(contract.name, "it has no kernel of this operator")
-
-
-def kernel(path: str, name: str) -> Callable[..., Any]:
-    """Return a function of ``sglang.kernels.ops``; the package's own start-up is left out where it is unpacked."""
-    if "sglang" not in sys.modules and find_spec("sglang") is None:
-        _use_unpacked()
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(f"sglang.kernels.ops.{path}"), name)
-    except Exception as error:  # its modules look at the machine when they are imported, and may raise anything
-        raise UnfitError(f"{path}.{name} cannot be imported: {type(error).__name__}: {error}") from error
-    return found
-
-
-def _use_unpacked() -> None:
-    root = UNPACKED.resolve()
-    # Packages whose own __init__ starts a server, or imports what is not needed here.
-    bare = {"sglang": "", "sglang.srt": "srt", "sglang.srt.layers.utils": "srt/layers/utils"}
-    lora = "kernels/ops/lora/moe/trtllm_lora_temp"
-    bare["sglang.kernels.ops.lora.moe.trtllm_lora_temp"] = lora
-    for name, folder in ((name, root / below) for name, below in bare.items()):
-        module = ModuleType(name)
-        module.__path__ = [str(folder)]
-        module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        sys.modules.setdefault(name, module)
-
-
-def complex_table(freqs: torch.Tensor) -> torch.Tensor:
-    """Return an interleaved table [S, P] float32 as complex64 [S, P / 2]; no copy."""
-    return torch.view_as_complex(freqs.view(freqs.shape[0], -1, 2))
 
 
 def argmax_rows(inputs: Inputs) -> Call:
@@ -213,92 +175,6 @@ def fill_padded_topk(inputs: Inputs) -> Call:
     return call
 
 
-def q_rope_store(inputs: Inputs) -> Call:
-    function = kernel("attention.dsv4.norm_rope", "fused_q_norm_rope")
-    q, out = inputs["q"], inputs["out"][:, : inputs["q"].shape[1]]
-    freqs, positions = complex_table(inputs["freqs"]), inputs["positions"]
-    return lambda: function(q, out, None, freqs, positions)
-
-
-def k_norm_rope_store(inputs: Inputs) -> Call:
-    if inputs["layout"] != "kv_v4":
-        raise UnfitError(f"adapted for pages in kv_v4, got {inputs['layout']}")
-    function = kernel("attention.dsv4.norm_rope", "fused_k_norm_rope_flashmla")
-    kv, weight, eps, positions = (inputs[name] for name in ("kv", "weight", "eps", "positions"))
-    freqs, slots, cache, page_size = (
-        complex_table(inputs["freqs"]),
-        *(inputs[name] for name in ("out_loc", "cache", "page_size")),
-    )
-    return lambda: function(kv, weight, eps, freqs, positions, slots, cache, page_size)
-
-
-def compress_c1(inputs: Inputs) -> Call:
-    function = kernel("attention.dsv4.low_ratio_compress", "c1_decode_norm_rope_store")
-    kv, weight, positions, slots, eps, freqs, cache = (
-        inputs[name] for name in ("kv", "weight", "positions", "out_loc", "eps", "freqs", "cache")
-    )
-    page_size = inputs["page_size"]
-    return lambda: function(kv, weight, positions, slots, eps, freqs, cache, page_size=page_size)
-
-
-def compress_c2(inputs: Inputs) -> Call:
-    if inputs["form"] == "extend":
-        raise UnfitError("adapted for the forms decode and verify")
-    function = kernel("attention.dsv4.low_ratio_compress", "c2_decode_norm_rope_store")
-    names = ("kv_score", "state", "weight", "positions", "requests", "out_loc", "eps", "freqs", "cache")
-    arguments = [inputs[name] for name in names]
-    options = {name: inputs[name] for name in ("page_size", "ring_size", "draft_len")}
-    return lambda: function(*arguments, **options)
-
-
-def _pairs(returned: Any, inputs: Inputs) -> dict[str, Any]:
-    # Its rows without a complete pair are left unwritten, where the contract's hold zeros.
-    odd = inputs["positions"] % 2 == 1
-    latent = torch.where(odd[:, None], returned, 0.0).to(returned.dtype)
-    return {"latent": latent, "state": inputs["state"], "cache": inputs["cache"]}
-
-
-def index_k_store(inputs: Inputs) -> Call:
-    if inputs["layout"] != "index_k_page68" or inputs.get("weight") is not None or inputs["ratio"] != 1:
-        raise UnfitError("adapted for normalised keys of ratio 1 in pages of 68 bytes a slot")
-    function = kernel("attention.dsv4.fp4_indexer", "index_k_rope_pack")
-    keys, positions, cache, slots = (inputs[name] for name in ("k", "positions", "cache", "out_loc"))
-    freqs = complex_table(inputs["freqs"])
-    width = inputs["freqs"].shape[1]
-    return lambda: function(keys, freqs, width, positions=positions, cache=cache, loc=slots)
-
-
-def index_scores(inputs: Inputs) -> Call:
-    if inputs["numerics"] != "bf16_steps":
-        raise UnfitError("it rounds to bfloat16 after each step")
-    function = kernel("attention.dsv4.fp4_indexer", "fp4_index_logits_paged")
-    q, weights, lengths, cache = (inputs[name] for name in ("q", "weights", "lengths", "cache"))
-    pages, page_size = inputs["page_table"], inputs["page_size"]
-    slots = pages.unsqueeze(-1) * page_size + torch.arange(page_size, device=pages.device, dtype=torch.int32)
-    slots = slots.flatten(1).contiguous()
-    rows = torch.arange(len(q), device=q.device)
-    longest = slots.shape[1]
-    return lambda: function(q, weights, rows, slots, lengths, cache, page_size, longest, 1)
-
-
-def candidate_lengths(inputs: Inputs) -> Call:
-    function = kernel("attention.dsv4.candidate_blocks", "candidate_row_lens")
-    lengths, top, block = inputs["seq_lens"], inputs["topk_blocks"], inputs["block_size"]
-    return lambda: function(lengths, top, block)
-
-
-def mla_sched_meta(inputs: Inputs) -> Call:
-    if inputs["form"] != "sparse":
-        raise UnfitError("adapted for sparse lengths")
-    function = kernel("attention.dsv4.flashmla_sched_meta", "flashmla_sched_meta")
-    meta, splits, lengths = inputs["meta"], inputs["num_splits"], inputs["lengths"]
-    options = {
-        "topk_length": lengths, "extra_topk_length": inputs["extra_lengths"], "block_size_n": inputs["block_size"],
-        "fixed_overhead_num_blocks": inputs["overhead"], "topk": 128, "extra_topk": inputs["extra_topk"],
-    }  # fmt: skip
-    return lambda: function(meta, splits, **options)
-
-
 def silu_mul_clamp(inputs: Inputs) -> Call:
     function = kernel("activation.silu_and_mul_clamp", "silu_and_mul_clamp")
     gate_up, limit = inputs["gate_up"], inputs["limit"]
@@ -333,18 +209,20 @@ ADAPTERS: dict[str, Adapter] = {
     "moe_gate_topk_packed": Adapter(moe_gate_topk_packed, note="moe_fused_gate"),
     "pack_topk_ids": Adapter(pack_topk_ids),
     "fill_padded_topk": Adapter(fill_padded_topk, note="2 launches"),
-    "q_rope_store": Adapter(q_rope_store, note="fused_q_norm_rope without a norm"),
-    "k_norm_rope_store": Adapter(k_norm_rope_store, note="fused_k_norm_rope_flashmla"),
-    "compress_c1": Adapter(compress_c1, note="c1_decode_norm_rope_store"),
-    "compress_c2": Adapter(compress_c2, _pairs, note="c2_decode_norm_rope_store"),
-    "index_k_store": Adapter(index_k_store, note="index_k_rope_pack"),
-    "index_scores": Adapter(index_scores, note="fp4_index_logits_paged, which reads a table of slots, not of pages"),
+    "q_rope_store": Adapter(attention.q_rope_store, note="fused_q_norm_rope without a norm"),
+    "k_norm_rope_store": Adapter(attention.k_norm_rope_store, note="fused_k_norm_rope_flashmla"),
+    "compress_c1": Adapter(attention.compress_c1, note="c1_decode_norm_rope_store"),
+    "compress_c2": Adapter(attention.compress_c2, attention.complete_pairs, note="c2_decode_norm_rope_store"),
+    "index_k_store": Adapter(attention.index_k_store, note="index_k_rope_pack"),
+    "index_scores": Adapter(
+        attention.index_scores, note="fp4_index_logits_paged, which reads a table of slots, not of pages"
+    ),
     "candidate_lengths": Adapter(
-        candidate_lengths,
+        attention.candidate_lengths,
         lambda returned, inputs: {"block_lens": returned[0]},
         note="candidate_row_lens, without the page table",
     ),
-    "mla_sched_meta": Adapter(mla_sched_meta),
+    "mla_sched_meta": Adapter(attention.mla_sched_meta),
     "silu_mul_clamp": Adapter(silu_mul_clamp),
     "mxfp8_quantize": Adapter(mxfp8_quantize, note="mxfp8_quantize_swizzled"),
 }

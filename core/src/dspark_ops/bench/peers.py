@@ -6,10 +6,13 @@ A peer is a Python file ``NAME_peer.py`` with a function ``peer() -> Peer``. Non
 
 from __future__ import annotations
 
-import importlib.util
+import hashlib
+import importlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from dspark_ops.contracts.contract import Contract
@@ -80,15 +83,20 @@ def load_peer(name: str, folder: Path) -> Peer:
         have = f"{folder} has {', '.join(known)}{did_you_mean(name, known)}" if known else f"{folder} has none"
         raise ConfigError(f"--vs {name}: no such peer: {have}; --peers names another folder")
     path = folder / f"{name}{_SUFFIX}.py"
-    spec = importlib.util.spec_from_file_location(f"dspark_ops_peer_{name}", path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"--vs {name}: {path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-        found = module.peer()
+        found = importlib.import_module(f"{_package_of(folder)}.{path.stem}").peer()
     except Exception as error:  # a peer's file may raise anything
         raise ConfigError(f"--vs {name}: {path} raised {type(error).__name__}: {error}") from error
     if not isinstance(found, Peer):
         raise ConfigError(f"--vs {name}: peer() of {path} returned a {type(found).__name__}, wanted a Peer")
     return found
+
+
+def _package_of(folder: Path) -> str:
+    """Return the name of a package whose modules are the folder's files, so that a peer imports those beside it."""
+    package = f"dspark_ops_peers_{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]}"
+    if package not in sys.modules:
+        module = ModuleType(package)
+        module.__path__ = [str(folder)]
+        sys.modules[package] = module
+    return package
