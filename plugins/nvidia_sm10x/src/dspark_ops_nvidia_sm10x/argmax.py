@@ -14,7 +14,7 @@ from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_ar
 #: A row of 129280 is 64 tiles of 2048. Six rows are then 384 programs of 256 threads; 148 or 152 multiprocessors hold
 #: six each (40 registers by 256 threads, of 65536), so all loads of a verify step are in flight together, 16 bytes
 #: wide. Not tuned on these parts: on an H200, the nearest that could be measured, 8 warps beat 4 by 1 % for 6 rows and
-#: by 4 % for 64, and more than 4 programs per unit only cost time (benchmarks/triton_first_kernels.py).
+#: by 4 % for 64, and more than 4 programs per unit only cost time.
 TILES = Tiles(block=2048, warps=8, programs_per_unit=4)
 
 
