@@ -149,6 +149,25 @@ def test_folded_cycles_do_not_wait_for_the_host(model: Model, forced: ForcedAcce
         assert all(item.metrics.verify_steps == 6 for item in batch.running)
 
 
+def test_requests_that_end_and_enter_do_not_wait_for_the_device_either(model: Model) -> None:
+    with torch.inference_mode():
+        options = DecodeOptions(max_batch=3, execution=Execution.FOLDED, ignore_eos=True)
+        asked = [Request(request.prompt, 3 + 7 * (number % 3)) for number, request in enumerate(requests(7))]
+        batch = Batch(model, asked, options, None)
+        runtimes = RuntimeSet(model, model.state(3), options, 3, batch.stop_ids)
+        runtimes.prepare(sampled=False, unfolded=False, folded=True)
+        steps = FoldedSteps(runtimes, batch, late=True)
+        while batch:
+            batch.admit()
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                steps.step(batch.running)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            batch.retire()
+    assert [len(batch.results[number].tokens) for number in range(7)] == [3, 10, 17, 3, 10, 17, 3]
+
+
 class Ops(OpsView):
     """Operators that a graph cannot hold."""
 

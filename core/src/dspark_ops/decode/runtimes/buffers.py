@@ -79,10 +79,10 @@ class StepBuffers:
     def pad_from(self, requests: int) -> None:
         """Make every row from `requests` on padding."""
         for tensor in (self.slot, self.anchor, self.start, self.live, self.budget, self.lens):
-            tensor[requests:] = 0
+            tensor[requests:].zero_()
 
     def move(self, source: int, target: int) -> None:
         """Let row `target` be what row `source` is, and `source` padding; nothing is read by the host."""
         for tensor in (self.slot, self.anchor, self.start, self.live, self.budget, self.lens, self.temperature):
-            tensor[target] = tensor[source]
-            tensor[source] = 0
+            tensor[target].copy_(tensor[source])
+            tensor[source].zero_()  # assigning a number to one element would wait for the device

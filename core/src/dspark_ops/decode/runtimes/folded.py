@@ -96,7 +96,7 @@ class FoldedSteps:
         values = (item.slot, item.tokens[-1], item.start, True, item.budget)
         tensors = (buffers.slot, buffers.anchor, buffers.start, buffers.live, buffers.budget)
         for tensor, value in zip(tensors, values, strict=True):
-            tensor[row] = value
+            tensor[row].fill_(value)  # without waiting for the device, as an assignment would
         self._rows.append(item)
 
     def _stage(self) -> list[int]:
