@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,3 +115,38 @@ def test_a_page_of_nothing_but_faults_can_be_read_too(
         second = changed(second, place, measurement=None, error="exit code 1")
     found = read(page(compare_arms(first, second), first, second))
     assert "no statement: 1 fault, see below" in found.texts
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+#: What a reader would see, written into the title once the page has been laid out.
+SEEN = """<script>addEventListener("load", () => {
+  const box = item => { const {width, height} = item.getBoundingClientRect(); return [width, height]; };
+  document.title = JSON.stringify({
+    beyond: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    plots: [...document.querySelectorAll("svg")].map(box), label: box(document.querySelector(".simulated")),
+    fetched: performance.getEntriesByType("resource").length,
+  });
+});</script>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here to lay the page out")
+def test_a_browser_lays_the_page_out_within_its_window_and_fetches_nothing(
+    arms: Arms, _matplotlib: Any, tmp_path: Path
+) -> None:
+    drawn = {"simulated": True}
+    records = arms(first=drawn, second=drawn)
+    text = page(compare_arms(*records), *records)
+    assert "simulated: true" in text
+    file = tmp_path / "report.html"
+    file.write_text(text.replace("</body>", f"{SEEN}</body>"), encoding="utf-8")
+    words = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [*words, "--window-size=700,900", "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=60,
+        check=True,
+    )  # fmt: skip
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title is not None
+    seen = json.loads(html.unescape(title[1]))
+    assert seen["beyond"] <= 0 and seen["fetched"] == 0
+    assert len(seen["plots"]) >= 4 and all(width > 300 and height > 50 for width, height in seen["plots"])
+    assert seen["label"][0] > 300 and seen["label"][1] > 20
