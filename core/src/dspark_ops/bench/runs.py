@@ -121,14 +121,18 @@ class Work:
     def gate(self, counted: Run) -> str:
         """Return whether the tokens are those of plain decoding, or, where they are sampled, of its law.
 
-        A run with drawn acceptance is looked at without it: its own tokens mean nothing.
+        What is looked at is decoded as the timed runs are, graphs included, but with real acceptance: the tokens of a
+        run with drawn acceptance mean nothing.
+
+        Args:
+            counted: the run whose calls were counted; its tokens are used where it was decoded in just this way.
         """
         from dspark_ops.decode import decode_plain
 
-        real = replace(self.uncaptured, forced=None)
+        real = replace(self.options, forced=None)
         if not self.greedy:
             return self._law_gate(real)
-        if self.options.forced is not None:
+        if self.options.forced is not None or self.uncaptured is not self.options:
             counted = self.run(self.whole, real)
         plain = [decode_plain(self.model, group, real) for group in self.groups]
         wanted = [result.tokens for generation in plain for result in generation.results]
