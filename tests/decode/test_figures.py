@@ -83,8 +83,10 @@ def test_prometheus_text_has_counters_a_cumulative_histogram_and_labels() -> Non
     assert f"dspark_ops_decode_accept_len_tokens_sum{{{labels}}} 8" in lines
     assert f'dspark_ops_decode_position_judged_total{{{labels},position="2"}} 2' in lines
     assert sum(line.startswith("# TYPE dspark_ops_decode_cycle_us gauge") for line in lines) == 1
-    busy = prometheus_text(counted(), load=ServiceLoad(running=3, waiting=2, used_pages=5, pages=8)).splitlines()
-    assert {"dspark_ops_decode_waiting 2", "dspark_ops_decode_used_pages 5"} <= set(busy)
+    load = ServiceLoad(running=3, waiting=2, used_pages=5, pages=8, short_of_pages=1)
+    busy = prometheus_text(counted(), load=load).splitlines()
+    gauges = ("waiting 2", "used_pages 5", "short_of_pages 1")
+    assert {f"dspark_ops_decode_{gauge}" for gauge in gauges} <= set(busy)
     assert text.endswith("\n") and "dspark_ops_decode_emitted_total 8" in prometheus_text(counted()).splitlines()
 
 

@@ -206,6 +206,7 @@ _LOAD = {
     "waiting": "Requests that wait for a place or for pages.",
     "used_pages": "Shared pages of the caches that are taken.",
     "pages": "Shared pages of the caches; 0 if every place has its own.",
+    "short_of_pages": "Shared pages that the first waiting request lacks; 0 if it waits for a place.",
 }
 
 
