@@ -102,3 +102,12 @@ def test_cached_tokens_no_warm_up_and_a_failed_check_are_faults() -> None:
     texts = " | ".join(found.faults())
     for part in ("3 prompt tokens came from a prefix cache", "no warm-up run", "failed: prompts [2]"):
         assert part in texts
+
+
+def test_what_a_command_checked_and_how_often_its_host_waited_is_taken_and_nothing_is_assumed() -> None:
+    checks = {"conformance": "passed: 12 calls", "gate": "failed: prompt 2", "host_syncs": 41}
+    found = read_printed(json.dumps({**FIGURES, **checks}))
+    assert (found.conformance, found.gate, found.host_syncs) == ("passed: 12 calls", "failed: prompt 2", 41)
+    assert list(found.faults()) == ["the check before the timed runs failed: prompt 2"]
+    silent = read_printed(json.dumps(FIGURES))
+    assert (silent.conformance, silent.gate, silent.host_syncs) == ("", "", None)

@@ -18,6 +18,7 @@ from dspark_ops.bench.launching import ALL_CHECKS, NO_CHECKS, ArmSpec, Checks, O
 from dspark_ops.bench.measurement import Measurement
 from dspark_ops.bench.record import Launch
 from dspark_ops.bench.session import Session, machine_alone, run_session
+from dspark_ops.bench.workload import LaunchSpec
 from dspark_ops.errors import EvidenceError
 
 SCRIPT = """
@@ -26,6 +27,9 @@ print("starting")
 print(json.dumps({"cycle_us": [float(os.environ.get("CYCLE", 5000))], "accept_len": 5, "warmups": 1,
                   "cached_tokens": 0, "host_syncs": os.getpid()}))
 """
+
+
+DECODING = ArmSpec(LaunchSpec("tiny", ("a",)))
 
 
 def command(code: str, **variables: str) -> ArmSpec:
@@ -122,13 +126,19 @@ def test_an_arm_whose_kernel_breaks_its_contract_is_not_timed_further() -> None:
     wrong = Measurement(cycle_us=(5000.0,), conformance="failed: fast/argmax_rows/x: ids: 3 of 4 elements differ")
     _, launcher = scripted({1: Outcome(wrong)})
     with pytest.raises(EvidenceError, match=r"arm B: the kernels' check .* failed: fast/argmax_rows/x.*--no-conform"):
-        list(run_session(session(command(""), command("")), quiet, launcher))
+        list(run_session(session(DECODING, DECODING), quiet, launcher))
 
 
 def test_an_arm_that_gives_other_tokens_than_plain_decoding_is_not_timed_further() -> None:
     wrong = Measurement(cycle_us=(5000.0,), gate="failed: prompts [2] give other tokens than plain decoding")
     _, launcher = scripted({1: Outcome(wrong)})
     with pytest.raises(EvidenceError, match=r"arm B: the check before .* failed: prompts \[2\] .*--no-gate"):
+        list(run_session(session(DECODING, DECODING), quiet, launcher))
+
+
+def test_a_command_whose_own_check_failed_is_refused_in_its_words() -> None:
+    _, launcher = scripted({0: Outcome(Measurement(cycle_us=(5000.0,), gate="failed: 3 of 50 answers are wrong"))})
+    with pytest.raises(EvidenceError, match=r"arm A: its command printed that a check of its own failed: 3 of 50"):
         list(run_session(session(command(""), command("")), quiet, launcher))
 
 
@@ -168,8 +178,6 @@ def test_two_benches_at_once_are_refused_unless_that_is_asked_for(
 
 
 def test_what_was_done_to_an_arm_is_recorded(tmp_path: Path) -> None:
-    from dspark_ops.bench.workload import LaunchSpec
-
     spec = LaunchSpec(str(tmp_path / "tiny"), ("a", "b"), knock_out="argmax_rows")
     treatment: dict[str, Any] = ArmSpec(spec, environment={"X": "1"}, config_text="[policy]\n").treatment()
     assert treatment == {

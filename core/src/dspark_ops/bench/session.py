@@ -101,12 +101,14 @@ def run_session(session: Session, progress: Progress, launcher: Launcher = launc
         if launch.measurement is None and side not in met:
             raise EvidenceError(f"the first launch of arm {side.value} failed, so no other was tried: {launch.error}")
         if launch.measurement is not None:
-            _refuse_wrong(side, launch.measurement)
+            _refuse_wrong(side, launch.measurement, own=arm.spec is not None)
         met.add(side)
 
 
-def _refuse_wrong(side: Arm, measurement: Measurement) -> None:
-    """Refuse to time an arm that is wrong."""
+def _refuse_wrong(side: Arm, measurement: Measurement, own: bool) -> None:
+    """Refuse to time an arm that is wrong; `own` says that the checks were this bench's, and not a command's."""
+    if not own and (failed := measurement.failed_checks()):
+        raise EvidenceError(f"arm {side.value}: its command printed that a check of its own {'; '.join(failed)}")
     if measurement.conformance.startswith("failed"):
         raise EvidenceError(
             f"arm {side.value}: the kernels' check before the timed runs {measurement.conformance}; deny the kernel, "
