@@ -217,10 +217,9 @@ def test_fallbacks_host_waits_and_busy_machines_are_said(arms: Arms, changed: Ch
     found = compare_arms(first, changed(second, 0, conditions={"load": 6.5}))
     text = " | ".join(found.notes)
     for part in (
-        "cycles accepted outside the step",
-        "rows 7 not captured",
+        "arm A: 12 cycles of runs that fold accepted outside the step; first reason: rows 7 not captured",
         "arm B: the host waits for the device 2 to 2 times in one run, 0.02 per cycle",
-        "0.970 to 0.970",
+        "arm B: 0.970 to 0.970 of the cycles accept on the device",
         "load 6.5",
     ):
         assert part in text
@@ -239,6 +238,7 @@ def test_what_was_checked_before_the_timed_runs_is_said_for_each_arm(arms: Arms)
     held = {"conformance": "passed: 8 calls of 2 kernels give what the references give"}
     found = compare_arms(*arms(first=held, second={**held, "gate": ""}))
     assert "arm B, kernels before the timed runs: passed: 8 calls of 2 kernels give what" in " | ".join(found.notes)
+    assert found.arms is not None and [arm.gate for arm in found.arms] == ["passed", ""]
     shown = " | ".join(found.not_shown)
     assert "that the tokens of arm B are right: no launch" in shown
     assert "argmax_rows keep its contract on other calls than this workload's: run  dspark-ops check" in shown

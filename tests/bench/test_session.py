@@ -14,6 +14,7 @@ import pytest
 
 from dspark_ops.bench.comparison import Verdict, compare_arms
 from dspark_ops.bench.design import Arm, Slot, schedule
+from dspark_ops.bench.fingerprint import conditions
 from dspark_ops.bench.launching import ALL_CHECKS, NO_CHECKS, ArmSpec, Checks, Outcome, launch_arm
 from dspark_ops.bench.measurement import Measurement
 from dspark_ops.bench.record import Launch
@@ -190,3 +191,16 @@ def test_what_was_done_to_an_arm_is_recorded(tmp_path: Path) -> None:
     workload = spec.workload()
     assert (workload["model"], workload["prompts"], workload["batch"]) == ("tiny", 2, 1)
     assert "knock_out" not in workload and "config" not in workload
+
+
+def test_clocks_and_power_limits_of_amd_gpus_are_read_from_the_kernel(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/class/drm/card1/device/hwmon/hwmon3"
+    folder.mkdir(parents=True)
+    sensors = {"name": "amdgpu", "freq1_input": "2100000000", "power1_cap": "1000000000", "temp1_input": "51000"}
+    for name, text in sensors.items():
+        (folder / name).write_text(f"{text}\n")
+    other = tmp_path / "sys/class/drm/card0/device/hwmon/hwmon1"
+    other.mkdir(parents=True)
+    (other / "name").write_text("nouveau\n")
+    found = conditions(tmp_path)
+    assert found["gpus"] == ["card1, freq1_input 2100000000, power1_cap 1000000000, temp1_input 51000"]

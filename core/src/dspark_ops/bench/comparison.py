@@ -35,7 +35,7 @@ class ArmSummary:
     """Figures of one arm: medians over its launches, each of which is a median over its timed runs (R4.6).
 
     Waits of the host for the device are those of one run, behind its first tokens (R4.14); None where they were not
-    counted in every launch.
+    counted in every launch. `conformance` and `gate` are what a launch found before it was timed (R4.13).
     """
 
     arm: str
@@ -49,6 +49,8 @@ class ArmSummary:
     histogram: dict[int, int]
     host_syncs: int | None = None
     host_syncs_per_cycle: float | None = None
+    conformance: str = ""
+    gate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,8 @@ def _summary(name: str, launches: Sequence[Launch], pairs: Any) -> ArmSummary:
         accept_len=mean,
         verify_steps=sum(item.verify_steps for item in items),
         histogram=dict(sorted(histogram.items())),
+        conformance=next((item.conformance for item in items if item.conformance), ""),
+        gate=next((item.gate for item in items if item.gate), ""),
         host_syncs=round(median(count for count, _ in syncs)) if counted else None,
         host_syncs_per_cycle=(
             median(count / cycles for count, cycles in syncs)

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -69,15 +69,21 @@ def code_fingerprint(modules: Iterable[str]) -> tuple[dict[str, str], dict[str, 
     return digests, places
 
 
-def conditions() -> dict[str, Any]:
-    """Return what changes by the minute and is recorded, not compared: load, processor clock, GPU clocks and limits."""
+def conditions(root: Path = Path("/")) -> dict[str, Any]:
+    """Return what changes by the minute and is recorded, not compared: load, processor clock, GPU clocks and limits.
+
+    Args:
+        root: the folder that holds ``sys``.
+    """
     found: dict[str, Any] = {"load": round(os.getloadavg()[0], 2)}
-    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    governor = root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
     if governor.is_file():
         found["cpu_governor"] = governor.read_text(encoding="ascii").strip()
     query = "name,driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu"
     if gpus := _output(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]):
         found["gpus"] = gpus.splitlines()
+    elif amd := list(_amd_conditions(root)):
+        found["gpus"] = amd
     return found
 
 
@@ -98,6 +104,23 @@ def differing_fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[
     first, second = flat(left), flat(right)
     names = sorted({*first, *second})
     return {name: (first.get(name), second.get(name)) for name in names if first.get(name) != second.get(name)}
+
+
+def _amd_conditions(root: Path) -> Iterator[str]:
+    """Yield a line per AMD GPU from the kernel's sensors: clock (Hz), power limit and draw (microwatts), temperature."""
+    sensors = ("freq1_input", "power1_cap", "power1_average", "temp1_input")
+    for monitor in sorted((root / "sys/class/drm").glob("card*/device/hwmon/hwmon*")):
+        if _text(monitor / "name") == "amdgpu":
+            values = [f"{name} {text}" for name in sensors if (text := _text(monitor / name))]
+            yield ", ".join([monitor.parts[-4], *values])
+
+
+def _text(path: Path) -> str:
+    """Return what a file of the kernel says, or nothing where it is missing or cannot be read."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _processor() -> str:

@@ -43,7 +43,6 @@ def notes(first: ArmRecord, second: ArmRecord, pairs: Pairs, ceiling: str) -> It
     lengths = [{measured(item).accept_len for item in group} for group in (pairs.first, pairs.second)]
     if lengths[0] != lengths[1] and None not in (*lengths[0], *lengths[1]):
         yield "accept length differs between the arms: see tokens per second normalised to arm A"
-    yield from _runtimes(pairs.launches)
     for name, group in zip("AB", (pairs.first, pairs.second), strict=True):
         yield from _arm(name, [measured(item) for item in group])
     busy = [launch for launch in pairs.launches if _busy(launch)]
@@ -131,23 +130,18 @@ def _workload(record: ArmRecord) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted(shown.items())) or "the command's own"
 
 
-def _runtimes(launches: Sequence[Launch]) -> Iterator[str]:
-    items = [measured(item) for item in launches]
-    shares = [item.folded_share for item in items if item.folded_share is not None]
-    if any(shares):
-        yield f"share of cycles that accept on the device, in the step itself: {min(shares):.3f} to {max(shares):.3f}"
-    fallbacks = [item for item in items if item.eager_fallbacks]
-    if fallbacks:
-        total = sum(item.eager_fallbacks or 0 for item in fallbacks)
-        first = next((item.first_fallback for item in fallbacks if item.first_fallback), "no reason given")
-        yield f"{total} cycles accepted outside the step; first reason: {first}"
-
-
 def _arm(name: str, items: Sequence[Measurement]) -> Iterator[str]:
-    """Yield what one arm's launches found before they were timed, and how often its host waits."""
+    """Yield what one arm's launches found before they were timed, how they accept, and how often the host waits."""
     for what, texts in (("kernels", [i.conformance for i in items]), ("tokens", [i.gate for i in items])):
         if checked := next((text for text in texts if text.startswith("passed")), ""):
             yield f"arm {name}, {what} before the timed runs: {checked}"
+    shares = [item.folded_share for item in items if item.folded_share is not None]
+    if shares:
+        low, high = min(shares), max(shares)
+        yield f"arm {name}: {low:.3f} to {high:.3f} of the cycles accept on the device, in the step itself"
+    if outside := sum(item.eager_fallbacks or 0 for item in items):
+        first = next((item.first_fallback for item in items if item.first_fallback), "no reason given")
+        yield f"arm {name}: {outside} cycles of runs that fold accepted outside the step; first reason: {first}"
     waits = [item.host_syncs for item in items if item.host_syncs is not None]
     if waits:
         cycles = max((item.cycles for item in items), default=0.0)
