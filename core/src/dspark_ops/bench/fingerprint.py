@@ -80,10 +80,9 @@ def conditions(root: Path = Path("/")) -> dict[str, Any]:
     if governor.is_file():
         found["cpu_governor"] = governor.read_text(encoding="ascii").strip()
     query = "name,driver_version,clocks.sm,clocks.mem,power.limit,temperature.gpu"
-    if gpus := _output(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]):
-        found["gpus"] = gpus.splitlines()
-    elif amd := list(_amd_conditions(root)):
-        found["gpus"] = amd
+    nvidia = _output(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"]).splitlines()
+    if gpus := [*nvidia, *_amd_conditions(root)]:
+        found["gpus"] = gpus
     return found
 
 
@@ -107,7 +106,7 @@ def differing_fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[
 
 
 def _amd_conditions(root: Path) -> Iterator[str]:
-    """Yield a line per AMD GPU from the kernel's sensors: clock (Hz), power limit and draw (microwatts), temperature."""
+    """Yield a line per AMD GPU from the kernel's sensors: clock in Hz, power limit and draw in microwatts, temperature."""
     sensors = ("freq1_input", "power1_cap", "power1_average", "temp1_input")
     for monitor in sorted((root / "sys/class/drm").glob("card*/device/hwmon/hwmon*")):
         if _text(monitor / "name") == "amdgpu":
