@@ -106,7 +106,7 @@ def differing_fields(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[
 
 
 def _amd_conditions(root: Path) -> Iterator[str]:
-    """Yield a line per AMD GPU from the kernel's sensors: clock in Hz, power limit and draw in microwatts, temperature."""
+    """Yield a line per AMD GPU from the kernel's sensors: clock (Hz), power limit and draw (uW), temperature (mC)."""
     sensors = ("freq1_input", "power1_cap", "power1_average", "temp1_input")
     for monitor in sorted((root / "sys/class/drm").glob("card*/device/hwmon/hwmon*")):
         if _text(monitor / "name") == "amdgpu":
