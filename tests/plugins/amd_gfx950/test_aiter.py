@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dspark_ops import contracts
-from dspark_ops.api import Reason, ReasonCode
+from dspark_ops.api import Evidence, RankClass, Reason, ReasonCode
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.discovery import discover
@@ -58,6 +58,10 @@ def reason_of(probe: bool) -> Reason:
     reason = inspect_package(AITER, cache=PackageCache(), probe_attributes=probe).reason
     assert reason is not None
     return reason
+
+
+def test_adapters_have_the_class_of_the_vendor_s_kernels_and_no_evidence() -> None:
+    assert {(kernel.rank, kernel.evidence_on("gfx950")) for kernel in KERNELS} == {(RankClass.FUSED, Evidence.DECLARED)}
 
 
 def test_where_aiter_is_installed_kernels_whose_numbers_were_checked_still_come_first() -> None:

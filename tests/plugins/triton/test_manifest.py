@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from dspark_ops import contracts
-from dspark_ops.api import Arch, Evidence
+from dspark_ops.api import Arch, Evidence, RankClass
 from dspark_ops.selection.manifest_check import kernel_faults
 from dspark_ops.selection.problem import Problem
 from dspark_ops_triton.plugin import KERNELS, dspark_ops_manifest
@@ -82,3 +82,9 @@ def test_no_architecture_without_hardware_claims_more_than_the_interpreter() -> 
         for name in ("sm_100", "sm_103", "gfx942", "gfx950"):
             assert kernel.evidence_on(name) == Evidence.INTERPRETED
         assert kernel.evidence_on("sm_120") == Evidence.DECLARED
+
+
+def test_a_portable_kernel_is_fused_only_where_a_vendor_s_plugin_has_no_other_for_a_source_change() -> None:
+    fused = {kernel.op for kernel in KERNELS if kernel.rank is RankClass.FUSED}
+    assert fused == {"accept_tail", "accept_forced", "mhc_post_combine", "mhc_post_combine_norm"}
+    assert {kernel.rank for kernel in KERNELS} == {RankClass.FUSED, RankClass.PORTABLE}
