@@ -101,7 +101,7 @@ _COMBINE_NORM_MXFP8 = Kernel(
         axis("H").multiple_of(32),
         axis("T").at_most(2**30),
     ],
-    rank=RankClass.FUSED,
+    rank=RankClass.PORTABLE,
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
