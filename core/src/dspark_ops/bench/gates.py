@@ -12,6 +12,7 @@ from dspark_ops.bench.agreement import Wanted
 from dspark_ops.binding.observed import Place
 from dspark_ops.conformance.numbers import outputs_of
 from dspark_ops.contracts.contract import Contract
+from dspark_ops.errors import ContractError
 from dspark_ops.selection.candidate import CORE
 
 __all__ = ["LAW_LEVEL", "KernelCheck", "all_bitwise", "same_law", "sizes_of"]
@@ -53,10 +54,13 @@ class KernelCheck:
                 return function(*arguments, **named)
             met.add(key)
             # the reference first, since the kernel may write into what it is given
-            wanted = Wanted(contract, {name: _copy(value) for name, value in bound.arguments.items()})
+            try:
+                wanted = Wanted(contract, {name: _copy(value) for name, value in bound.arguments.items()})
+            except ContractError as error:
+                self._wrong.setdefault(place, f"was called outside of its contract: {error}")
+                return function(*arguments, **named)
             returned = function(*arguments, **named)
-            wrong = wanted.disagreement(outputs_of(contract, returned, bound.arguments))
-            if wrong:
+            if wrong := wanted.disagreement(outputs_of(contract, returned, bound.arguments)):
                 self._wrong.setdefault(place, wrong)
             return returned
 
