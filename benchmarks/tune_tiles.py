@@ -30,6 +30,7 @@ from dspark_ops.bench.timing import CallGraph, alternate, spread
 from dspark_ops_triton import compress, kv_store, mhc, mhc_mix, mhc_mxfp8, mhc_post, mhc_post_combine, moe_gate
 from dspark_ops_triton.argmax import TILES as ARGMAX_TILES
 from dspark_ops_triton.blocks.arrival import ArrivalState
+from dspark_ops_triton.blocks.copy_tiles import ColumnTiles
 from dspark_ops_triton.blocks.dependent import has_pdl
 from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, unit_count
@@ -77,6 +78,13 @@ def threads(*counts: int) -> tuple[mhc.Tiles, ...]:
     return tuple(mhc.Tiles(count) for count in counts)
 
 
+#: For operators whose columns are computed apart.
+COLUMNS = tuple(
+    ColumnTiles(block, count, doubled)
+    for block, count in ((128, 32), (256, 32), (256, 64), (512, 128), (1024, 128)) for doubled in (0, 24)
+)  # fmt: skip
+
+
 GROUPS = {
     "argmax_rows": Group(
         {"argmax_rows": argmax}, ARGMAX_TILES,
@@ -92,10 +100,14 @@ GROUPS = {
     ),
     "mhc_post": Group(
         {"mhc_post": bound(mhc_post._post, mhc_post.mhc_post)}, mhc_post.TILES,
-        tuple(
-            mhc_post.Tiles(block, count, doubled)
-            for block, count in ((128, 32), (256, 32), (256, 64), (512, 128), (1024, 128)) for doubled in (0, 24)
-        ), ("N", "H"),
+        COLUMNS, ("N", "H"),
+    ),
+    "mhc_combine": Group(
+        {"mhc_combine": bound(mhc._combine, mhc.mhc_combine)}, mhc.PLAIN_TILES, COLUMNS, ("N", "H"),
+    ),
+    "mhc_post_combine": Group(
+        {"mhc_post_combine": bound(mhc_post_combine._post_combine, mhc_post_combine.mhc_post_combine)},
+        mhc_post_combine.TILES, COLUMNS, ("N", "H"),
     ),
     "mhc_post_combine_norm": Group(
         {"mhc_post_combine_norm": bound(mhc_post_combine._post_combine_norm, mhc_post_combine.mhc_post_combine_norm)},

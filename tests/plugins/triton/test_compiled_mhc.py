@@ -31,7 +31,7 @@ def test_the_combine_loads_and_stores_16_bytes_at_a_time(arch: str) -> None:
     assert kernel.count(WIDE_LOAD[arch[:2]]) == 4
     assert kernel.count(WIDE_STORE[arch[:2]]) == 1
     if arch.startswith("sm_"):
-        assert _fused(kernel) == 4 * mhc.COLUMNS // mhc.COLUMN_THREADS, "the chain over four copies, and no other"
+        assert _fused(kernel) == 4 * tiles.block // tiles.threads, "the chain over four copies, and no other"
 
 
 @pytest.mark.parametrize("arch", ARCHES)

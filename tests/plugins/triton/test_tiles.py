@@ -11,7 +11,7 @@ from dspark_ops import contracts
 from dspark_ops.api import Arch
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.problem import Problem
-from dspark_ops_triton import mhc, mhc_mix, mhc_post, moe_gate
+from dspark_ops_triton import mhc, mhc_mix, mhc_post, mhc_post_combine, moe_gate
 from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
 from dspark_ops_triton.blocks.norm import two_blocks
 from dspark_ops_triton.blocks.row_argmax import Tiles
@@ -28,6 +28,7 @@ DEFAULTS = {
     "mhc_combine_norm_mxfp8": mhc.TILES,
     "mhc_mix_sinkhorn": mhc_mix.TILES,
     "mhc_post": mhc_post.TILES,
+    "mhc_post_combine": mhc_post_combine.TILES,
     "moe_gate_topk": moe_gate.TILES,
 }
 

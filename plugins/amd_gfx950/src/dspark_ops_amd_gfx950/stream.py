@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
-
-from torch import Tensor
 
 from dspark_ops_triton.blocks import copy_update
+from dspark_ops_triton.blocks.copy_tiles import prepare_columns
 from dspark_ops_triton.blocks.cutting import prepared
 from dspark_ops_triton.blocks.launching import RowTiles
-from dspark_ops_triton.blocks.stream_grid import compile_post_combine_norm_grid, post_combine_norm_grid
+from dspark_ops_triton.blocks.post_combine import compile_mhc_post_combine_norm
+from dspark_ops_triton.blocks.stream_grid import post_combine_norm_grid
 
 #: One wave for 512 columns, 16 bytes of each copy a lane: 24 tokens of 5120 are 240 programs. From 64 tokens on, two
 #: waves for 1024 halve the programs, of which there are more than units then.
@@ -22,14 +20,10 @@ NORM_TILES = RowTiles(warps=16)
 
 #: ``mhc_post`` (N3.5) as the contract has it. Launches: 1; 2*H + 4*N*H bytes per token.
 mhc_post = partial(copy_update.mhc_post, TILES)
+prepare_mhc_post = partial(prepare_columns, copy_update.mhc_post, TILES, mhc_post, copy_update.compile_mhc_post)
 
 #: ``mhc_post_combine_norm_fp8_grid`` (A8, A0.2) as the contract has it. Launches: 1; 8*H + 4*N*H bytes per token.
 mhc_post_combine_norm_fp8_grid = partial(post_combine_norm_grid, NORM_TILES)
 prepare_mhc_post_combine_norm_fp8_grid = partial(
-    prepared, mhc_post_combine_norm_fp8_grid, compile_post_combine_norm_grid
+    prepared, mhc_post_combine_norm_fp8_grid, compile_mhc_post_combine_norm
 )
-
-
-def prepare_mhc_post(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
-    """Return `mhc_post`, compiled for the site's sizes and for tensors that begin on 16 bytes, or not."""
-    return mhc_post if device.arch.vendor == "cpu" else copy_update.prepare_update(TILES, mhc_post, site, rows)

@@ -10,20 +10,16 @@ import triton
 import triton.language as tl
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.copy_tiles import Tiles, launch_options, sample_inputs
+from dspark_ops_triton.blocks.copy_tiles import ColumnTiles, Tiles, launch_options, prepare_columns, sample_inputs
 from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.launching import bind_launch
 from dspark_ops_triton.blocks.norm import combine_copies, inverse_rms, inverse_rms_of_two, round_bf16, two_blocks
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
-#: Columns of a program of the plain combine, and its threads: 8 values of each copy per thread, 16 bytes.
-COLUMNS = 512
-COLUMN_THREADS = 64
-
-
 #: Ten values of each copy per thread at 5120.
 TILES = Tiles(threads=512)
-PLAIN_TILES = Tiles(threads=COLUMN_THREADS)
+#: Without the norm columns are apart: 8 values of each copy per thread, 16 bytes.
+PLAIN_TILES = ColumnTiles(block=512, threads=64)
 
 
 @triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
@@ -87,14 +83,15 @@ def mhc_combine(x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
     return _combine(PLAIN_TILES, x, pre)
 
 
-def _combine(tiles: Tiles, x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
+def _combine(tiles: ColumnTiles, x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
     tokens, copies = pre.shape
+    tiles = tiles.at(tokens)
     hidden = x.shape[1] // copies
     out = torch.empty(tokens, hidden, dtype=torch.bfloat16, device=x.device)
     if tokens == 0:
         return out
     unit = stride_unit(x)
-    combine_kernel[(tokens, triton.cdiv(hidden, COLUMNS))](
+    combine_kernel[(tokens, triton.cdiv(hidden, tiles.block))](
         x, pre, out, x.stride(0) // unit, pre.stride(0), **column_constants(tiles, copies, hidden, unit),
         **launch_options(tiles, torch.version.hip is not None),
     )  # fmt: skip
@@ -140,19 +137,20 @@ def launch_constants(tiles: Tiles, copies: int, hidden: int, unit: int) -> dict[
     }  # fmt: skip
 
 
-def column_constants(tiles: Tiles, copies: int, hidden: int, unit: int) -> dict[str, Any]:
+def column_constants(tiles: ColumnTiles, copies: int, hidden: int, unit: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch of the plain combine."""
-    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": COLUMNS, "STRIDE_UNIT": unit, "PDL": tiles.pdl}
+    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": tiles.block, "STRIDE_UNIT": unit, "PDL": tiles.pdl}
 
 
 def prepare_mhc_combine(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `mhc_combine`, compiled for the site's sizes and the dtype of its weights of the copies."""
-    if device.arch.vendor == "cpu":
-        return mhc_combine
-    bound = bind_launch(_combine, tiles_for("mhc_combine", device, site, PLAIN_TILES), mhc_combine)
+    tiles = tiles_for("mhc_combine", device, site, PLAIN_TILES)
+    return prepare_columns(_combine, tiles, mhc_combine, _compile_combine, device, site, rows)
+
+
+def _compile_combine(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
     for x, pre in sample_inputs(site):
-        bound(x, pre)
-    return bound
+        call(x, pre)
 
 
 def prepare_mhc_combine_norm(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from dspark_ops_triton.blocks.copy_update import Tiles, launch_constants, launch_options, post_kernel, prepare_update
+from dspark_ops_triton.blocks.copy_tiles import prepare_columns
+from dspark_ops_triton.blocks.copy_update import Tiles, compile_mhc_post, launch_constants, launch_options, post_kernel
 from dspark_ops_triton.blocks.copy_update import mhc_post as _post
-from dspark_ops_triton.blocks.launching import bind_launch
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
 #: 8 values of each copy per thread, 16 bytes.
@@ -37,10 +37,8 @@ def mhc_post(x: torch.Tensor, residual: torch.Tensor, post: torch.Tensor, comb: 
 
 def prepare_mhc_post(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `mhc_post`, compiled for the site's sizes and for tensors that begin on 16 bytes, or not."""
-    if device.arch.vendor == "cpu":
-        return mhc_post
     tiles = tiles_for("mhc_post", device, site, TILES)
-    return prepare_update(tiles, bind_launch(_post, tiles, mhc_post), site, rows)
+    return prepare_columns(_post, tiles, mhc_post, compile_mhc_post, device, site, rows)
 
 
 __all__ = ["TILES", "Tiles", "launch_constants", "launch_options", "mhc_post", "post_kernel", "prepare_mhc_post"]

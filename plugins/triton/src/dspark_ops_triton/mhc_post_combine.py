@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from dspark_ops_triton.blocks.copy_tiles import Tiles
+from dspark_ops_triton.blocks.copy_tiles import ColumnTiles, Tiles, prepare_columns
 from dspark_ops_triton.blocks.launching import prepare_launch
 from dspark_ops_triton.blocks.post_combine import (
-    BLOCK,
     column_constants,
     compile_mhc_post_combine,
     compile_mhc_post_combine_norm,
@@ -22,9 +21,8 @@ from dspark_ops_triton.blocks.post_combine import mhc_post_combine as _post_comb
 from dspark_ops_triton.blocks.post_combine import mhc_post_combine_norm as _post_combine_norm
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
-TILES = Tiles(threads=64)
-
-
+#: 8 values of each copy per thread, 16 bytes.
+TILES = ColumnTiles(block=512, threads=64)
 #: With the norm, threads share a token: ten values of each copy per thread at 5120.
 NORM_TILES = Tiles(threads=512)
 
@@ -76,7 +74,7 @@ def mhc_post_combine_norm(
 def prepare_mhc_post_combine(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `mhc_post_combine`, compiled for the site's sizes and for tensors that begin on 16 bytes, or not."""
     tiles, compiled = tiles_for("mhc_post_combine", device, site, TILES), compile_mhc_post_combine
-    return prepare_launch(_post_combine, tiles, mhc_post_combine, compiled, device, site, rows)
+    return prepare_columns(_post_combine, tiles, mhc_post_combine, compiled, device, site, rows)
 
 
 def prepare_mhc_post_combine_norm(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
@@ -86,7 +84,6 @@ def prepare_mhc_post_combine_norm(device: Any, site: Any, rows: Sequence[int]) -
 
 
 __all__ = [
-    "BLOCK",
     "NORM_TILES",
     "TILES",
     "column_constants",

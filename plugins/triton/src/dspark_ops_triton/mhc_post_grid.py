@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
-from dspark_ops_triton.blocks.stream_grid import compile_post_combine_norm_grid, post_combine_norm_grid
+from dspark_ops_triton.blocks.launching import RowTiles, prepare_launch
+from dspark_ops_triton.blocks.post_combine import compile_mhc_post_combine_norm
+from dspark_ops_triton.blocks.stream_grid import post_combine_norm_grid
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
 #: 512 threads share a token: ten values of each copy per thread at 5120.
@@ -50,13 +51,10 @@ def prepare_mhc_post_combine_norm_fp8_grid(
     device: Any, site: Any, rows: Sequence[int]
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return `mhc_post_combine_norm_fp8_grid`, compiled for the site's sizes and tensors on 16 bytes, or not."""
-    if device.arch.vendor == "cpu":
-        return mhc_post_combine_norm_fp8_grid
     default = AMD_TILES if device.arch.vendor == "amd" else TILES
     tiles = tiles_for("mhc_post_combine_norm_fp8_grid", device, site, default)
-    bound = bind_launch(post_combine_norm_grid, tiles, mhc_post_combine_norm_fp8_grid)
-    compile_post_combine_norm_grid(bound, site, rows)
-    return bound
+    public, compiled = mhc_post_combine_norm_fp8_grid, compile_mhc_post_combine_norm
+    return prepare_launch(post_combine_norm_grid, tiles, public, compiled, device, site, rows)
 
 
 __all__ = ["mhc_post_combine_norm_fp8_grid", "prepare_mhc_post_combine_norm_fp8_grid"]

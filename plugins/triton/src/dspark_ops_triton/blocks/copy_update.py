@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from dspark_ops_triton.blocks.dependent import begin, pdl_option
+from dspark_ops_triton.blocks.copy_tiles import ColumnTiles as Tiles
+from dspark_ops_triton.blocks.copy_tiles import launch_options
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.hyper import load_copies, load_weights, updated_copy
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """How a token is cut.
-
-    Attributes:
-        block: columns of a program, a power of two.
-        threads: threads of a program.
-        doubled_from: tokens from which on programs are twice as large, 0 for never. Each column is computed by itself,
-            so its bits do not depend on that.
-        pdl: the kernel is set up while the one before it runs.
-    """
-
-    block: int
-    threads: int
-    doubled_from: int = 0
-    pdl: bool = False
-
-    def at(self, tokens: int) -> Tiles:
-        """Return the tiles of a launch over `tokens`."""
-        if not 0 < self.doubled_from <= tokens:
-            return self
-        return replace(self, block=2 * self.block, threads=2 * self.threads)
 
 
 @triton.jit(do_not_specialize_on_alignment=["post", "comb"])
@@ -77,22 +53,14 @@ def launch_constants(tiles: Tiles, copies: int, hidden: int) -> dict[str, Any]:
     return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": tiles.block, "PDL": tiles.pdl}
 
 
-def launch_options(tiles: Tiles, amd: bool) -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": tiles.threads // (64 if amd else 32), "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
-
-
-def prepare_update(
-    tiles: Tiles, bound: Callable[..., torch.Tensor], site: Any, rows: Sequence[int]
-) -> Callable[..., torch.Tensor]:
-    """Return `bound`, after compiling what it launches at a site: tensors that begin on 16 bytes, or not."""
+def compile_mhc_post(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    """Call the operator, cut somehow, once per build that a site needs: tensors that begin on 16 bytes, or not."""
     copies, hidden = site.axes["N"], site.axes["H"]
-    post = torch.zeros(1, copies, device="cuda")
+    post, comb = torch.zeros(1, copies, device="cuda"), torch.zeros(1, copies, copies, device="cuda")
     buffer = torch.zeros(copies * hidden + 1, dtype=torch.bfloat16, device="cuda")
     for start in (0, 1):
         x = buffer[start : start + hidden].view(1, hidden)
-        residual = buffer[start : start + copies * hidden].view(1, copies, hidden)
-        for each in {tiles, tiles.at(max(rows, default=1))}:
-            launch = partial(mhc_post, replace(each, doubled_from=0))
-            launch(x, residual, post, torch.zeros(1, copies, copies, device="cuda"))
-    return bound
+        call(x, buffer[start : start + copies * hidden].view(1, copies, hidden), post, comb)
+
+
+__all__ = ["Tiles", "compile_mhc_post", "launch_constants", "launch_options", "mhc_post", "post_kernel"]

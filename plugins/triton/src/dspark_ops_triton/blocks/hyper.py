@@ -20,7 +20,7 @@ def load_copies(x, lanes, mask, COPIES: tl.constexpr, HIDDEN: tl.constexpr):
 
 @triton.jit
 def load_weights(weights, COUNT: tl.constexpr):
-    """Return COUNT float32 numbers as a tuple."""
+    """Return COUNT numbers as a tuple."""
     loaded = ()
     for index in tl.static_range(COUNT):
         loaded = loaded + (tl.load(weights + index),)  # noqa: RUF005

@@ -1,4 +1,4 @@
-"""New copies of the stream with their sum, and its norm; what a program takes is data."""
+"""New copies of the stream with their sum, its norm, and that on the fp8 grid; what a program takes is data."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dspark_ops_triton.blocks.copy_tiles import Tiles, launch_options
+from dspark_ops_triton.blocks.copy_tiles import ColumnTiles, Tiles, launch_options
 from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.fp8_grid import grid_values
 from dspark_ops_triton.blocks.hyper import load_copies, load_weights, update_and_sum
+from dspark_ops_triton.blocks.launching import RowTiles
 from dspark_ops_triton.blocks.norm import inverse_rms, inverse_rms_of_two, two_blocks
-
-#: Columns of a program without the norm: 8 values of each copy per thread, 16 bytes.
-BLOCK = 512
 
 
 @triton.jit(do_not_specialize_on_alignment=["post", "comb", "pre"])
@@ -38,17 +37,36 @@ def post_combine_kernel(
     tl.store(combined + token * HIDDEN + lanes, total.to(tl.bfloat16), mask=mask)
 
 
+@triton.jit
+def store_normed(value, inverse, gain, normed, grid, lanes, mask):
+    """Store (value * inverse) * gain of float32 lanes as bfloat16 at `normed`, and what that is on the grid at `grid`.
+
+    Without a grid, that is None; with one, a block has whole groups of 32 lanes.
+    """
+    rounded = (value * inverse * gain.to(tl.float32)).to(tl.bfloat16)
+    tl.store(normed + lanes, rounded, mask=mask)
+    if grid is not None:
+        count: tl.constexpr = value.shape[0] // 32
+        on_grid = grid_values(tl.reshape(rounded.to(tl.float32), (count, 32)))
+        tl.store(grid + lanes, tl.reshape(on_grid, (32 * count,)).to(tl.bfloat16), mask=mask)
+
+
 @triton.jit(do_not_specialize_on_alignment=["post", "comb", "pre"])
 def post_combine_norm_kernel(
-    x, residual, post, comb, pre, weight, new_residual, combined, normed, eps,
+    x, residual, post, comb, pre, weight, new_residual, combined, normed, grid, eps,
     COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, MORE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Write one token's new copies, their sum and its norm, in a block of BLOCK lanes and, unless 0, one of MORE."""
+    """Write one token's new copies, their sum, its norm and, unless `grid` is None, that on the grid.
+
+    Its lanes lie in a block of BLOCK and, unless MORE is 0, one of MORE.
+    """
     begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     x += token * HIDDEN
     combined += token * HIDDEN
     normed += token * HIDDEN
+    if grid is not None:
+        grid += token * HIDDEN
     residual += token * COPIES * HIDDEN
     out = new_residual + token * COPIES * HIDDEN
     lanes = tl.arange(0, BLOCK)
@@ -74,20 +92,21 @@ def post_combine_norm_kernel(
         tl.store(combined + more, more_rounded, mask=more_mask)
         more_value = more_rounded.to(tl.float32)
         inverse = inverse_rms_of_two(value, more_value, HIDDEN, eps)
-        tl.store(normed + more, (more_value * inverse * more_gain.to(tl.float32)).to(tl.bfloat16), mask=more_mask)
+        store_normed(more_value, inverse, more_gain, normed, grid, more, more_mask)
     else:
         inverse = inverse_rms(value, HIDDEN, eps)
-    tl.store(normed + lanes, (value * inverse * gain.to(tl.float32)).to(tl.bfloat16), mask=mask)
+    store_normed(value, inverse, gain, normed, grid, lanes, mask)
 
 
 def mhc_post_combine(
-    tiles: Tiles, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, pre: Tensor
+    tiles: ColumnTiles, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, pre: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return new copies and their sum: ``mhc_post_combine`` (A8), arguments as in its contract."""
     tokens, copies, hidden = residual.shape
+    tiles = tiles.at(tokens)
     new_residual, combined = torch.empty_like(residual), torch.empty_like(x)
     if tokens:
-        post_combine_kernel[(tokens, triton.cdiv(hidden, BLOCK))](
+        post_combine_kernel[(tokens, triton.cdiv(hidden, tiles.block))](
             x, residual, post, comb, pre, new_residual, combined, **column_constants(tiles, copies, hidden),
             **launch_options(tiles, torch.version.hip is not None),
         )  # fmt: skip
@@ -103,21 +122,21 @@ def mhc_post_combine_norm(
     new_residual, combined, normed = torch.empty_like(residual), torch.empty_like(x), torch.empty_like(x)
     if tokens:
         post_combine_norm_kernel[(tokens,)](
-            x, residual, post, comb, pre, weight, new_residual, combined, normed, float(eps),
+            x, residual, post, comb, pre, weight, new_residual, combined, normed, None, float(eps),
             **launch_constants(tiles, copies, hidden), **launch_options(tiles, torch.version.hip is not None),
         )  # fmt: skip
     return new_residual, combined, normed
 
 
-def launch_constants(tiles: Tiles, copies: int, hidden: int) -> dict[str, Any]:
-    """Return the compile-time arguments of a launch with the norm."""
-    block, more = two_blocks(hidden)
+def launch_constants(tiles: Tiles | RowTiles, copies: int, hidden: int, least: int = 1) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch with the norm; blocks hold `least` lanes or more."""
+    block, more = two_blocks(hidden, least)
     return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": block, "MORE": more, "PDL": tiles.pdl}
 
 
-def column_constants(tiles: Tiles, copies: int, hidden: int) -> dict[str, Any]:
+def column_constants(tiles: ColumnTiles, copies: int, hidden: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch without the norm."""
-    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": BLOCK, "PDL": tiles.pdl}
+    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": tiles.block, "PDL": tiles.pdl}
 
 
 def compile_mhc_post_combine(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
