@@ -15,7 +15,7 @@ from dspark_ops_triton.blocks.swiglu import compile_swiglu_grid, swiglu_grid
 
 #: One wave and 16 bytes a lane: 16 groups. Six rows of 5120 are 60 programs, 24 are 240 on 256 units.
 GROUPS = Cut(items=16, warps=1)
-#: One wave and 16 bytes a lane. Exponentials have base 2 on both, as the source change has them on its grid path (A9).
+#: One wave and 16 bytes a lane.
 COLUMNS = Cut(items=512, warps=1)
 
 #: ``fp8_grid_quantize`` (A0.2) as the contract has it. Launches: 1.
@@ -34,7 +34,7 @@ def silu_mul_clamp_fp8_grid(gate_up: Tensor, limit: float | None = 10.0) -> tupl
 
     Source: A9 (mode fp8_grid), A0.2.
     """
-    return swiglu_grid(COLUMNS, True, False, gate_up, limit)[:2]
+    return swiglu_grid(COLUMNS, False, gate_up, limit)[:2]
 
 
 def silu_mul_clamp_mxfp8(gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -44,7 +44,7 @@ def silu_mul_clamp_mxfp8(gate_up: Tensor, limit: float | None = 10.0) -> tuple[T
 
     Source: A9 (mode mxfp8), A0.2.
     """
-    y, codes, scales = swiglu_grid(COLUMNS, True, True, gate_up, limit)
+    y, codes, scales = swiglu_grid(COLUMNS, True, gate_up, limit)
     return y, codes.view(torch.float8_e4m3fn), scales
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from dspark_ops_triton.blocks import clamped_silu
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
-#: Columns of a program, one warp or wave each: 8 per thread, 16 bytes of a 16-bit dtype.
-CUT, AMD_CUT = Cut(items=256, warps=1), Cut(items=512, warps=1)
+#: Columns of a program, one warp or wave each: 4 per thread, 8 on AMD, 16 bytes of a 16-bit dtype.
+CUT, AMD_CUT = Cut(items=128, warps=1), Cut(items=512, warps=1)
 
 
 def silu_mul_clamp(gate_up: torch.Tensor, limit: float | None = 10.0) -> torch.Tensor:
@@ -24,6 +24,9 @@ def silu_mul_clamp(gate_up: torch.Tensor, limit: float | None = 10.0) -> torch.T
     Returns:
         [M, I] of the same dtype.
 
+    Of 16-bit values the exponential and the quotient are the device's quick ones: a result may be the one next to the
+    correctly rounded one. Of float32 values both round as from float64.
+
     Bytes moved: three times those of the result. Launches: 1, none for no rows.
 
     Source: A9 (plain mode), O15.
@@ -33,4 +36,6 @@ def silu_mul_clamp(gate_up: torch.Tensor, limit: float | None = 10.0) -> torch.T
 
 def prepare_silu_mul_clamp(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:
     """Return `silu_mul_clamp`, compiled for the site's width and dtype and for rows that begin on 16 bytes, or not."""
-    return prepared(silu_mul_clamp, clamped_silu.compile_silu_mul_clamp, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    compiled = clamped_silu.compile_silu_mul_clamp
+    return prepare_cut(clamped_silu.silu_mul_clamp, cut, silu_mul_clamp, compiled, device, site, rows)

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 from dspark_ops_triton.blocks.swiglu import compile_swiglu_grid, swiglu_grid
 
-#: Columns of a program, one warp or wave each: 8 per thread, 16 bytes.
-CUT, AMD_CUT = Cut(items=256, warps=1), Cut(items=512, warps=1)
+#: Columns of a program, one warp or wave each: 4 per thread, 8 on AMD, 16 bytes.
+CUT, AMD_CUT = Cut(items=128, warps=1), Cut(items=512, warps=1)
 
 
 def silu_mul_clamp_fp8_grid(gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor]:
@@ -23,8 +23,7 @@ def silu_mul_clamp_fp8_grid(gate_up: Tensor, limit: float | None = 10.0) -> tupl
         limit: the clamp, or None for no clamp.
 
     Returns:
-        y and grid, [M, I] bfloat16 each. The exponential is one to base 2, so a value of `y` may be the one next to
-        that of `silu_mul_clamp`.
+        y, to the bit what `silu_mul_clamp` of this plugin returns, and grid, [M, I] bfloat16 each.
 
     Raises:
         ValueError: I is no multiple of 32.
@@ -33,7 +32,11 @@ def silu_mul_clamp_fp8_grid(gate_up: Tensor, limit: float | None = 10.0) -> tupl
 
     Source: A9 (mode fp8_grid), A0.2.
     """
-    y, grid, _ = swiglu_grid(AMD_CUT if torch.version.hip else CUT, True, False, gate_up, limit)
+    return _fp8_grid(AMD_CUT if torch.version.hip else CUT, gate_up, limit)
+
+
+def _fp8_grid(cut: Cut, gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor]:
+    y, grid, _ = swiglu_grid(cut, False, gate_up, limit)
     return y, grid
 
 
@@ -55,18 +58,24 @@ def silu_mul_clamp_mxfp8(gate_up: Tensor, limit: float | None = 10.0) -> tuple[T
 
     Source: A9 (mode mxfp8), A0.2.
     """
-    y, codes, scales = swiglu_grid(AMD_CUT if torch.version.hip else CUT, False, True, gate_up, limit)
+    return _mxfp8(AMD_CUT if torch.version.hip else CUT, gate_up, limit)
+
+
+def _mxfp8(cut: Cut, gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor, Tensor]:
+    y, codes, scales = swiglu_grid(cut, True, gate_up, limit)
     return y, codes.view(torch.float8_e4m3fn), scales
 
 
 def prepare_silu_mul_clamp_fp8_grid(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `silu_mul_clamp_fp8_grid`, compiled for the site's width and for rows that begin on 16 bytes, or not."""
-    return prepared(silu_mul_clamp_fp8_grid, compile_swiglu_grid, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    return prepare_cut(_fp8_grid, cut, silu_mul_clamp_fp8_grid, compile_swiglu_grid, device, site, rows)
 
 
 def prepare_silu_mul_clamp_mxfp8(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `silu_mul_clamp_mxfp8`, compiled for the site's width and for rows that begin on 16 bytes, or not."""
-    return prepared(silu_mul_clamp_mxfp8, compile_swiglu_grid, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    return prepare_cut(_mxfp8, cut, silu_mul_clamp_mxfp8, compile_swiglu_grid, device, site, rows)
 
 
 __all__ = [

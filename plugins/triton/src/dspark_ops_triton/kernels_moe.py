@@ -63,7 +63,7 @@ _PACK = Kernel(
         axis("M").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 12 bytes per choice; 64-bit offsets",
@@ -82,10 +82,10 @@ _SILU = Kernel(
         axis("M").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True, nan="propagate"),
+    traits=Traits(graph_safe=True, batch_invariant=True, nan="propagate", pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch; three times the bytes of the result; within a unit in float32; 64-bit offsets",
+    note="1 launch; three times the bytes of the result; within a unit in float32, quick for 16 bits; 64-bit offsets",
 )
 
 _SORT = Kernel(

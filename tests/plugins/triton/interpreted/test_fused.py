@@ -128,12 +128,13 @@ def test_a_row_does_not_depend_on_the_others(op: str) -> None:
             assert _same(whole[2:3], one)
 
 
-def test_the_activation_is_that_of_the_plain_kernel_or_next_to_it() -> None:
+def test_the_activation_is_that_of_the_plain_kernel_and_rarely_the_value_next_to_the_contracts() -> None:
     inputs = _largest("silu_mul_clamp_mxfp8", seed=3)
     plain = silu_mul_clamp(**inputs)
     assert _same(silu_mul_clamp_mxfp8(**inputs)[0], plain)
-    by_two = silu_mul_clamp_fp8_grid(**inputs)[0]
-    steps = (by_two.view(torch.int16).int() - plain.view(torch.int16).int()).abs()
+    assert _same(silu_mul_clamp_fp8_grid(**inputs)[0], plain)
+    right = contracts.get("silu_mul_clamp").reference(**inputs)
+    steps = (right.view(torch.int16).int() - plain.view(torch.int16).int()).abs()
     assert steps.max() <= 1
     assert (steps > 0).float().mean() < 1e-3
 

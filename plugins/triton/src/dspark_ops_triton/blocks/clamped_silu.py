@@ -1,4 +1,4 @@
-"""SiLU of the gate times the up projection, both clamped, cut as data; items are columns."""
+"""SiLU of the gate times the up projection, both clamped: its arithmetic, and a launch cut as data by columns (A9)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,43 @@ import triton.language as tl
 
 from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.elementary import exp_rounded
+
+LOG2_E = tl.constexpr(1.44269504088896340736)
+
+
+@triton.jit
+def clamped_swiglu(gate, up, limit, LIMITED: tl.constexpr, ROUNDED: tl.constexpr):
+    """Return ``g / (1 + exp(-g)) * u`` of float32 blocks, g = min(gate, limit) and u = clamp(up, -limit, limit).
+
+    A NaN stays. With ROUNDED the exponential is that of `exp_rounded` and the quotient the correctly rounded one: the
+    result is within a unit of float32. Without, both are the device's quick ones: it is off by less than 2**-16 of
+    itself, which a 16-bit result shows as the next value where it lay that close to the middle of two.
+    """
+    if LIMITED:
+        # comparisons and not minima: a NaN stays
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+    if ROUNDED:
+        return tl.div_rn(gate, 1.0 + exp_rounded(-gate)) * up
+    return gate / (1.0 + tl.exp2(gate * -LOG2_E)) * up
 
 
 @triton.jit(do_not_specialize=["row_stride"])
 def silu_mul_clamp_kernel(
     gate_up, out, row_stride, limit,
-    COLUMNS: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr,
+    COLUMNS: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Write BLOCK of the COLUMNS results of one row; `row_stride` counts groups of STRIDE_UNIT elements."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = lanes < COLUMNS
     start = gate_up + row * row_stride * STRIDE_UNIT
     gate = tl.load(start + lanes, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(start + COLUMNS + lanes, mask=mask, other=0.0).to(tl.float32)
-    if LIMITED:
-        # comparisons and not minima: a NaN stays
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-    value = tl.div_rn(gate, 1.0 + exp_rounded(-gate)) * up
+    value = clamped_swiglu(gate, up, limit, LIMITED, out.dtype.element_ty == tl.float32)
     tl.store(out + row * COLUMNS + lanes, value.to(out.dtype.element_ty), mask=mask)
 
 
@@ -50,7 +67,7 @@ def silu_mul_clamp(cut: Cut, gate_up: torch.Tensor, limit: float | None = 10.0) 
 
 def launch_constants(cut: Cut, columns: int, limited: bool, unit: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"COLUMNS": columns, "LIMITED": limited, "BLOCK": cut.items, "STRIDE_UNIT": unit}
+    return {"COLUMNS": columns, "LIMITED": limited, "BLOCK": cut.items, "STRIDE_UNIT": unit, "PDL": cut.pdl}
 
 
 def compile_silu_mul_clamp(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""A launch for the clamped SwiGLU of each row with the fp8 grid folded in, and its arithmetic (A9)."""
+"""A launch for the clamped SwiGLU of each row with the fp8 grid folded in, cut as data by columns (A9)."""
 
 from __future__ import annotations
 
@@ -11,46 +11,31 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
+from dspark_ops_triton.blocks.clamped_silu import clamped_swiglu
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.elementary import exp_rounded
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.fp8_grid import grid_codes, grid_values
-
-LOG2_E = tl.constexpr(1.44269504088896340736)
-
-
-@triton.jit
-def clamped_swiglu(gate, up, limit, LIMITED: tl.constexpr, BASE_TWO: tl.constexpr):
-    """Return ``g / (1 + exp(-g)) * u`` of float32 blocks, g = min(gate, limit) and u = clamp(up, -limit, limit).
-
-    A NaN stays. With BASE_TWO the exponential is ``exp2(-g * log2(e))`` as the device has it, else the rounded one of
-    `exp_rounded`; both are the same to bfloat16 but for a rare last bit.
-    """
-    if LIMITED:
-        # comparisons and not minima: a NaN stays
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-    power = tl.exp2(gate * -LOG2_E) if BASE_TWO else exp_rounded(-gate)
-    return tl.div_rn(gate, 1.0 + power) * up
 
 
 @triton.jit(do_not_specialize=["row_stride"])
 def swiglu_grid_kernel(
     gate_up, y, grid, scales, row_stride, limit,
     COLUMNS: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr, CODES: tl.constexpr,
-    BASE_TWO: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Write BLOCK of the COLUMNS results of one row, plain and on the grid; `row_stride` counts STRIDE_UNIT elements.
 
     On the grid they are bfloat16 values or, with CODES, e4m3 codes and a scale byte per 32 columns; without, `scales`
     is not touched. No group of 32 lies in two programs. What is put on the grid is the result as rounded to bfloat16.
     """
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = lanes < COLUMNS
     start = gate_up + row * row_stride * STRIDE_UNIT
     gate = tl.load(start + lanes, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(start + COLUMNS + lanes, mask=mask, other=0.0).to(tl.float32)
-    rounded = clamped_swiglu(gate, up, limit, LIMITED, BASE_TWO).to(tl.bfloat16)
+    rounded = clamped_swiglu(gate, up, limit, LIMITED, False).to(tl.bfloat16)
     tl.store(y + row * COLUMNS + lanes, rounded, mask=mask)
     groups = tl.reshape(rounded.to(tl.float32), (BLOCK // 32, 32))
     if CODES:
@@ -63,14 +48,11 @@ def swiglu_grid_kernel(
         tl.store(grid + row * COLUMNS + lanes, values.to(tl.bfloat16), mask=mask)
 
 
-def swiglu_grid(
-    cut: Cut, base_two: bool, codes: bool, gate_up: Tensor, limit: float | None = 10.0
-) -> tuple[Tensor, Tensor, Tensor]:
+def swiglu_grid(cut: Cut, codes: bool, gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor, Tensor]:
     """Return the clamped SwiGLU of each row, that on the fp8 grid as values or as codes, and scales of the codes.
 
     Args:
         cut: columns of a program, whole groups of 32, and its warps.
-        base_two: take the device's exponential of base 2.
         codes: codes, uint8, and scale bytes [M, I / 32] instead of values; else the scales are the values once more.
         gate_up: [M, 2 * I] bfloat16, last stride 1, I divisible by 32.
         limit: the clamp, or None for no clamp.
@@ -90,7 +72,7 @@ def swiglu_grid(
         unit = stride_unit(gate_up)
         swiglu_grid_kernel[(rows, triton.cdiv(columns, cut.items))](
             gate_up, y, grid, scales, gate_up.stride(0) // unit, 0.0 if limit is None else float(limit),
-            **launch_constants(columns, limit is not None, unit, codes, base_two, cut.items), **cut_options(cut),
+            **launch_constants(cut, columns, limit is not None, unit, codes), **cut_options(cut),
         )  # fmt: skip
     return y, grid, scales
 
@@ -105,12 +87,12 @@ def compile_swiglu_grid(call: Callable[..., Any], site: Any, rows: Sequence[int]
         call(gate_up, limit)
 
 
-def launch_constants(columns: int, limited: bool, unit: int, codes: bool, base_two: bool, block: int) -> dict[str, Any]:
+def launch_constants(cut: Cut, columns: int, limited: bool, unit: int, codes: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     return {
-        "COLUMNS": columns, "LIMITED": limited, "BLOCK": block, "STRIDE_UNIT": unit, "CODES": codes,
-        "BASE_TWO": base_two,
+        "COLUMNS": columns, "LIMITED": limited, "BLOCK": cut.items, "STRIDE_UNIT": unit, "CODES": codes,
+        "PDL": cut.pdl,
     }  # fmt: skip
 
 
-__all__ = ["clamped_swiglu", "compile_swiglu_grid", "launch_constants", "swiglu_grid", "swiglu_grid_kernel"]
+__all__ = ["compile_swiglu_grid", "launch_constants", "swiglu_grid", "swiglu_grid_kernel"]
