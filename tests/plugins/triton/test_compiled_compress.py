@@ -9,6 +9,7 @@ import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import compress, index_store
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
@@ -75,8 +76,8 @@ def test_an_index_key_is_stored_by_one_warp_without_memory_to_meet_in(arch: str,
     }  # fmt: skip
     if split:
         signature["scale_cache"] = "*u8"
-    constants = {"UNIT": 8} if split else {"UNIT": 8, "scale_cache": None}
-    options, aligned = index_store.launch_options(), ("k", "weight", "cache")
+    constants = {"UNIT": 8, "PDL": arch.startswith("sm_"), **({} if split else {"scale_cache": None})}
+    options, aligned = cut_options(replace(index_store.CUT, pdl=arch.startswith("sm_"))), ("k", "weight", "cache")
     kernel = compile_kernel(index_store.index_store_kernel, arch, signature, constants, options, aligned)
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 48

@@ -6,7 +6,8 @@ import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import attention
-from dspark_ops_triton.blocks import kv_rows_v41, sparse_decode
+from dspark_ops_triton.blocks import kv_rows_v41, sparse_decode, sparse_whole
+from dspark_ops_triton.blocks.launching import RowTiles, row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -23,10 +24,10 @@ def test_one_warp_stores_a_latent_row(arch: str, layout: str) -> None:
         "kv": "*bf16", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64", "out_loc": "*i32",
         "cache": "*u8", **dict.fromkeys(integers, "i32"), "eps": "fp32",
     }  # fmt: skip
-    kernel = compile_kernel(
-        kv_rows_v41.norm_rope_store_v41_kernel, arch, signature, kv_rows_v41.launch_constants(layout, 8),
-        kv_rows_v41.launch_options(), ("kv", "weight", "cache"),
-    )  # fmt: skip
+    pdl = arch.startswith("sm_")
+    constants, options = kv_rows_v41.launch_constants(layout, 8, pdl), row_options(RowTiles(kv_rows_v41.WARPS, pdl))
+    aligned = ("kv", "weight", "cache")
+    kernel = compile_kernel(kv_rows_v41.norm_rope_store_v41_kernel, arch, signature, constants, options, aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= 80
     assert kernel.shared <= 128
@@ -40,7 +41,7 @@ ALIKE = [(arch, name, name) for arch in ("sm_90", "gfx950") for name in ("kv_v41
 
 
 @pytest.mark.parametrize(("arch", "layout", "extra"), MIXED + ALIKE)
-def test_a_part_of_the_decode_keeps_its_entries_in_registers(arch: str, layout: str, extra: str) -> None:
+def test_a_part_of_the_decode_builds_for_every_layout_without_spills(arch: str, layout: str, extra: str) -> None:
     tiles = attention.tiles_of(arch)
     pointers = {
         "q": "*bf16", "cache": "*u8", "indices": "*i32", "lengths": "*i32", "extra_cache": "*u8",
@@ -50,8 +51,9 @@ def test_a_part_of_the_decode_keeps_its_entries_in_registers(arch: str, layout: 
         "heads", "width", "extra_width", "index_row", "extra_index_row", "slots", "extra_slots", "page_shift",
         "page_units", "extra_page_shift", "extra_page_units", "window_parts", "has_lengths", "has_extra_lengths",
     )  # fmt: skip
+    part = sparse_whole.whole_part_kernel if tiles.whole else sparse_decode.part_kernel
     kernel = compile_kernel(
-        sparse_decode.part_kernel, arch, {**pointers, **dict.fromkeys(integers, "i32"), "scale": "fp32"},
+        part, arch, {**pointers, **dict.fromkeys(integers, "i32"), "scale": "fp32"},
         sparse_decode.part_constants(tiles, layout, extra), sparse_decode.part_options(tiles),
         ("q", "cache", "extra_cache", "sums", "statistics"),
     )  # fmt: skip

@@ -114,7 +114,7 @@ def compress_c2(
 def prepare_compress_c1(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `compress_c1`, compiled for positions and slots of either dtype, and for rows at 16-byte boundaries.
 
-    Rows elsewhere are compiled at their first call.
+    Rows elsewhere, or a table that does not begin at one, are compiled at their first call.
     """
     tiles = tiles_for("compress_c1", device, site, TILES)
     return prepare_launch(_compress_c1, tiles, compress_c1, compile_compress_c1, device, site, rows)
@@ -123,7 +123,8 @@ def prepare_compress_c1(device: Any, site: Any, rows: Sequence[int]) -> Callable
 def prepare_compress_c2(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `compress_c2`, compiled for its forms, and for positions and slots of one dtype.
 
-    Positions and slots of different dtypes are compiled at their first call.
+    Positions and slots of different dtypes, or a table that does not begin at a 16-byte boundary, are compiled at their
+    first call.
     """
     tiles = tiles_for("compress_c2", device, site, TILES)
     return prepare_launch(_compress_c2, tiles, compress_c2, compile_compress_c2, device, site, rows)

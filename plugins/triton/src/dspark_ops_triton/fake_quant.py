@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks import fp4_rounding
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
-#: Heads of one program, and the warps that share them: 16 bytes per thread at 128 lanes.
-CUT, AMD_CUT = Cut(items=4, warps=2), Cut(items=4, warps=1)
+#: Heads of one program, and the warps that share them: 8 bytes per thread at 128 lanes, 16 on AMD.
+CUT, AMD_CUT = Cut(items=4, warps=4), Cut(items=4, warps=1)
 
 
 def rope_tail_fp4_fake_quant(
@@ -42,6 +42,10 @@ def rope_tail_fp4_fake_quant(
 def prepare_rope_tail_fp4_fake_quant(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `rope_tail_fp4_fake_quant`, compiled forward for the site's sizes, both scales and all forms of positions.
 
-    Backward rotation, and heads that do not begin at 16-byte boundaries, are compiled at their first call.
+    Backward rotation, and heads or a table that do not begin at 16-byte boundaries, are compiled at their first call.
     """
-    return prepared(rope_tail_fp4_fake_quant, fp4_rounding.compile_rope_tail_fp4_fake_quant, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    compiled = fp4_rounding.compile_rope_tail_fp4_fake_quant
+    return prepare_cut(
+        fp4_rounding.rope_tail_fp4_fake_quant, cut, rope_tail_fp4_fake_quant, compiled, device, site, rows
+    )

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks import index_query
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
-#: Heads of a program and the warps that share them: 16 bytes per thread at 128 lanes.
-CUT, AMD_CUT = Cut(items=4, warps=2), Cut(items=4, warps=1)
+#: Heads of a program and the warps that share them: 8 bytes per thread at 128 lanes, 16 on AMD.
+CUT, AMD_CUT = Cut(items=4, warps=4), Cut(items=4, warps=1)
 
 
 def index_q_rope_fp4_pack(
@@ -46,9 +46,11 @@ def index_q_rope_fp4_pack(
 def prepare_index_q_rope_fp4_pack(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Any]:
     """Return `index_q_rope_fp4_pack`, compiled for the site's sizes, positions of both dtypes, with weights or not.
 
-    Rows that do not begin at 16-byte boundaries are compiled at their first call.
+    Rows or a table that do not begin at 16-byte boundaries are compiled at their first call.
     """
-    return prepared(index_q_rope_fp4_pack, index_query.compile_index_q_rope_fp4_pack, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    compiled = index_query.compile_index_q_rope_fp4_pack
+    return prepare_cut(index_query.index_q_rope_fp4_pack, cut, index_q_rope_fp4_pack, compiled, device, site, rows)
 
 
 __all__ = ["index_q_rope_fp4_pack", "prepare_index_q_rope_fp4_pack"]

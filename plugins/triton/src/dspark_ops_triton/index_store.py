@@ -18,7 +18,9 @@ from dspark_ops_triton.blocks.codes import (
     power_of_two,
     ue8m0_index,
 )
-from dspark_ops_triton.blocks.rotary import join_pairs, split_pairs, turn
+from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
+from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn
 
 WIDTH, ROPE = 128, 64
 GROUPS, GROUP, LANES = tl.constexpr(4), tl.constexpr(32), tl.constexpr(128)
@@ -26,36 +28,43 @@ TURNED = tl.constexpr(64)
 #: The page size that readers of separate payload and scale pages take.
 SPLIT_PAGE = tl.constexpr(64)
 #: One warp holds a key.
-WARPS = 1
+CUT = Cut(items=1, warps=1)
 
 
 @triton.jit(
     do_not_specialize=["k_stride", "slots", "page_shift", "first_slot", "position_mask"],
-    do_not_specialize_on_alignment=["freqs", "positions", "out_loc"],
+    do_not_specialize_on_alignment=["positions", "out_loc"],
 )
 def index_store_kernel(
     k, weight, freqs, positions, out_loc, cache, scale_cache, k_stride, slots, page_shift, first_slot, position_mask,
-    eps, UNIT: tl.constexpr,
+    eps, UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Normalise if there is a weight, rotate, round to fp4, quantise and store one key of 4 groups of 32 lanes.
 
     Slots below `first_slot` write nothing. `k_stride` counts groups of UNIT elements.
     """
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    group, lane = tl.arange(0, GROUPS)[:, None], tl.arange(0, GROUP)[None, :]
+    # All loads but the table's are under way together; that one waits for the position alone.
     slot = tl.load(out_loc + row).to(tl.int64)
-    if (slot >= first_slot) & (slot < slots):
-        group, lane = tl.arange(0, GROUPS)[:, None], tl.arange(0, GROUP)[None, :]
-        key = tl.load(k + row * k_stride * UNIT + group * GROUP + lane).to(tl.float32)
+    place = tl.load(positions + row).to(tl.int64) & position_mask
+    key = tl.load(k + row * k_stride * UNIT + group * GROUP + lane).to(tl.float32)
+    if weight is not None:
+        gain = tl.load(weight + group * GROUP + lane).to(tl.float32)
+    pair = group * (GROUP // 2) + tl.arange(0, GROUP // 2)[None, :]
+    turned = pair >= (LANES - TURNED) // 2
+    kept = (slot >= first_slot) & (slot < slots)
+    offset = group * GROUP + lane - (LANES - TURNED)
+    # as numbers: Triton's interpreter makes no mask of a scalar and a block
+    wanted = kept.to(tl.int32) > tl.where(offset >= 0, 0, 1)
+    cosine, sine = load_turns(freqs + place * TURNED + offset, wanted, GROUPS, GROUP)
+    if kept:
         if weight is not None:
             mean = tl.sum(tl.sum(key * key, axis=1), axis=0) / LANES
             inverse = tl.div_rn(tl.full([], 1.0, tl.float32), tl.sqrt_rn(mean + eps))
-            key = key * inverse * tl.load(weight + group * GROUP + lane).to(tl.float32)
+            key = key * inverse * gain
             key = key.to(tl.bfloat16).to(tl.float32)
-        place = tl.load(positions + row).to(tl.int64) & position_mask
-        pair = group * (GROUP // 2) + tl.arange(0, GROUP // 2)[None, :]
-        turned = pair >= (LANES - TURNED) // 2
-        turns = freqs + place * TURNED + 2 * pair - (LANES - TURNED)
-        cosine, sine = tl.load(turns, mask=turned, other=1.0), tl.load(turns + 1, mask=turned, other=0.0)
         even, odd = split_pairs(key, GROUPS, GROUP)
         new_even, new_odd = turn(even, odd, cosine, sine)
         key = join_pairs(tl.where(turned, new_even, even), tl.where(turned, new_odd, odd), GROUPS, GROUP)
@@ -115,12 +124,21 @@ def index_k_store(
 
     Source: N8.4, A1.
     """
+    _store(CUT, k, freqs, positions, out_loc, cache, page_size, scale_cache, weight, ratio, layout, eps)
+
+
+def _store(
+    cut: Cut, k: Tensor, freqs: Tensor, positions: Tensor, out_loc: Tensor, cache: Tensor, page_size: int,
+    scale_cache: Tensor | None = None, weight: Tensor | None = None, ratio: int = 1, layout: str = "index_k_page68",
+    eps: float = 1e-20,
+) -> None:  # fmt: skip
     _require(k, freqs, cache, page_size, scale_cache, ratio, layout)
     if k.shape[0]:
         unit = stride_unit(k)
         index_store_kernel[(k.shape[0],)](
             k, weight, freqs, positions, out_loc, cache, scale_cache, k.stride(0) // unit, cache.shape[0] * page_size,
-            page_size.bit_length() - 1, 0 if weight is None else 1, -ratio, eps, UNIT=unit, **launch_options(),
+            page_size.bit_length() - 1, 0 if weight is None else 1, -ratio, eps,
+            UNIT=unit, PDL=cut.pdl, **cut_options(cut),
         )  # fmt: skip
 
 
@@ -145,30 +163,25 @@ def _require(
         raise ValueError(f"index_k_store: wanted a contiguous cache, got strides {list(cache.stride())}")
 
 
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
-
-
 def prepare_index_k_store(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
     """Return `index_k_store`, compiled for the site's layout, with a norm and without, for integers of one dtype.
 
-    Positions and slots of different dtypes, and keys that do not begin at 16-byte boundaries, are compiled at their
-    first call.
+    Positions and slots of different dtypes, and keys or a table that do not begin at 16-byte boundaries, are compiled
+    at their first call.
     """
-    if device.arch.vendor != "cpu":
-        weight = torch.zeros(WIDTH, dtype=torch.bfloat16, device="cuda")
-        freqs = torch.zeros(1, ROPE, device="cuda")
-        zero = torch.zeros(1, dtype=torch.int64, device="cuda")
-        split = site.layouts["cache"] == "index_k_split"
-        cache = torch.zeros(1, 4096 if split else 4352, dtype=torch.uint8, device="cuda")
-        scales = torch.zeros(1, 256, dtype=torch.uint8, device="cuda") if split else None
-        for both in (zero, zero.int()):
-            for gain in (None, weight):
-                index_k_store(
-                    weight[None], freqs, both, both, cache, 64, scales, gain, layout=site.layouts["cache"]
-                )  # fmt: skip
-    return index_k_store
+    return prepare_cut(_store, CUT, index_k_store, _compile, device, site, rows)
 
 
-__all__ = ["index_k_store", "index_store_kernel", "launch_options", "prepare_index_k_store"]
+def _compile(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    weight = torch.zeros(WIDTH, dtype=torch.bfloat16, device="cuda")
+    freqs = torch.zeros(1, ROPE, device="cuda")
+    zero = torch.zeros(1, dtype=torch.int64, device="cuda")
+    layout = site.layouts["cache"]
+    cache = torch.zeros(1, 4096 if layout == "index_k_split" else 4352, dtype=torch.uint8, device="cuda")
+    scales = torch.zeros(1, 256, dtype=torch.uint8, device="cuda") if layout == "index_k_split" else None
+    for both in (zero, zero.int()):
+        for gain in (None, weight):
+            call(weight[None], freqs, both, both, cache, 64, scales, gain, layout=layout)
+
+
+__all__ = ["CUT", "index_k_store", "index_store_kernel", "prepare_index_k_store"]

@@ -94,7 +94,7 @@ _INDEX_K_STORE = Kernel(
         axis("N").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, one warp per key, norm included; about 850 bytes per key; both layouts; 64-bit offsets",

@@ -55,7 +55,8 @@ def k_norm_rope_store(
 def prepare_k_norm_rope_store(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
     """Return `k_norm_rope_store`, compiled for the site's layout and both dtypes of positions.
 
-    Compiled are rows at 16-byte boundaries and rows that are not.
+    Compiled are rows at 16-byte boundaries and rows that are not, and a table at one; another table is compiled at its
+    first call.
     """
     tiles = tiles_for("k_norm_rope_store", device, site, TILES)
     return prepare_launch(_store, tiles, k_norm_rope_store, compile_k_norm_rope_store, device, site, rows)

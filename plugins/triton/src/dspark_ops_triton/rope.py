@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks import turned_copy
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
 #: Heads of one program, and the warps that share them: 16 bytes per thread at 512 lanes, so that the few rows of a
 #: verify step still spread over many programs.
@@ -60,15 +60,20 @@ def rope_tail_copy(
 def prepare_q_rope_store(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
     """Return `q_rope_store`, compiled for the site's sizes and both dtypes of positions.
 
-    Compiled are heads at 16-byte boundaries in both tensors and in none; a mixture is compiled at its first call.
+    Compiled are heads at 16-byte boundaries in both tensors and in none, and a table at one; other mixtures are
+    compiled at their first call.
     """
-    return prepared(q_rope_store, turned_copy.compile_q_rope_store, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    compiled = turned_copy.compile_q_rope_store
+    return prepare_cut(turned_copy.q_rope_store, cut, q_rope_store, compiled, device, site, rows)
 
 
 def prepare_rope_tail_copy(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
     """Return `rope_tail_copy`, compiled for the site's sizes, both directions, and positions of either dtype or none.
 
-    Heads whose lanes are not adjacent, or that begin at 16-byte boundaries in one tensor only, are compiled at their
-    first call.
+    Heads whose lanes are not adjacent, or that begin at 16-byte boundaries in one tensor only, and a table that does
+    not, are compiled at their first call.
     """
-    return prepared(rope_tail_copy, turned_copy.compile_rope_tail_copy, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    compiled = turned_copy.compile_rope_tail_copy
+    return prepare_cut(turned_copy.rope_tail_copy, cut, rope_tail_copy, compiled, device, site, rows)

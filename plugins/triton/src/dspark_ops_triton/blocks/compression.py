@@ -20,7 +20,7 @@ from dspark_ops_triton.blocks.kv_v4 import (
     ROPE,
     WIDTH,
     load_groups,
-    load_turns,
+    load_last_turns,
     normalise_groups,
     page_shift,
     page_units,
@@ -38,7 +38,7 @@ VERIFY, EXTEND = tl.constexpr("verify"), tl.constexpr("extend")
 
 @triton.jit(
     do_not_specialize=["kv_stride", "slots", "page_shift", "page_units"],
-    do_not_specialize_on_alignment=["freqs", "positions", "out_loc"],
+    do_not_specialize_on_alignment=["positions", "out_loc"],
 )
 def compress_c1_kernel(
     kv, weight, freqs, positions, out_loc, cache, latents, kv_stride, slots, page_shift, page_units, eps,
@@ -52,7 +52,7 @@ def compress_c1_kernel(
     place = tl.load(positions + row).to(tl.int64)
     groups, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
     kept = (slot > 0) & (slot < slots)
-    cosines, sines = load_turns(freqs + place * GROUP, kept)
+    cosines, sines = load_last_turns(freqs + place * GROUP, kept)
     latent = normalise_groups(groups, gain, eps).to(tl.bfloat16)
     store_groups(latents + row * LANES, latent)
     if kept:
@@ -61,7 +61,7 @@ def compress_c1_kernel(
 
 @triton.jit(
     do_not_specialize=["slots", "page_shift", "page_units", "ring_size", "draft_len"],
-    do_not_specialize_on_alignment=["freqs", "positions", "requests", "out_loc"],
+    do_not_specialize_on_alignment=["positions", "requests", "out_loc"],
 )
 def compress_c2_kernel(
     kv_score, state, weight, freqs, positions, requests, out_loc, cache, latents,
@@ -93,7 +93,7 @@ def compress_c2_kernel(
                 partner = own - 2 * LANES
         entry = slot >> 1
         kept = (entry >= 0) & (entry < slots)
-        cosines, sines = load_turns(freqs + (place - 1) * GROUP, kept)
+        cosines, sines = load_last_turns(freqs + (place - 1) * GROUP, kept)
         pooled = pool_pair(partner, own).to(tl.bfloat16)
         latent = normalise_groups(pooled, load_groups(weight), eps).to(tl.bfloat16)
         store_groups(latents + row * LANES, latent)

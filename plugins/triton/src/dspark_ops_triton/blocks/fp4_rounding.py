@@ -13,22 +13,24 @@ from torch import Tensor
 from dspark_ops_triton.blocks.alignment import common_stride_unit
 from dspark_ops_triton.blocks.codes import fp4_grid_e4m3_scale, fp4_grid_ue8m0_scale
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.rotary import join_pairs, split_pairs, turn_plain
+from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn_plain
 
 
 @triton.jit(
     do_not_specialize=["x_row", "x_head", "heads", "table"],
-    do_not_specialize_on_alignment=["freqs", "positions"],
+    do_not_specialize_on_alignment=["positions"],
 )
 def fake_quant_kernel(
     x, out, freqs, positions, x_row, x_head, heads, table,
     LANES: tl.constexpr, ROPE: tl.constexpr, HEADS: tl.constexpr, UNIT: tl.constexpr, INVERSE: tl.constexpr,
-    GROUP: tl.constexpr,
+    GROUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Rotate and round HEADS heads of one token; strides of `x` count groups of UNIT elements.
 
     GROUP is 32 lanes for power-of-two scales, 16 for e4m3 ones.
     """
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
     lane = tl.arange(0, LANES)[None, :]
@@ -39,9 +41,8 @@ def fake_quant_kernel(
     if positions is not None:
         place = tl.load(positions + row).to(tl.int64)
         place = tl.where((place >= 0) & (place < table), place, 0)
-    turns = freqs + place * ROPE + 2 * pair - (LANES - ROPE)
-    cosine = tl.broadcast_to(tl.load(turns, mask=turned, other=1.0), (HEADS, LANES // 2))
-    sine = tl.broadcast_to(tl.load(turns + 1, mask=turned, other=0.0), (HEADS, LANES // 2))
+    turns = freqs + place * ROPE + lane - (LANES - ROPE) + 0 * head
+    cosine, sine = load_turns(turns, here & (lane >= LANES - ROPE), HEADS, LANES)
     if INVERSE:
         sine = sine * -1.0
     value = tl.load(x + (row * x_row + head * x_head) * UNIT + lane, mask=here, other=0.0).to(tl.float32)
@@ -77,7 +78,7 @@ def launch_constants(cut: Cut, lanes: int, rope: int, unit: int, inverse: bool, 
     """Return the compile-time arguments of a launch."""
     return {
         "LANES": lanes, "ROPE": rope, "HEADS": cut.items, "UNIT": unit, "INVERSE": inverse,
-        "GROUP": 32 if scale == "ue8m0_32" else 16,
+        "GROUP": 32 if scale == "ue8m0_32" else 16, "PDL": cut.pdl,
     }  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from dspark_ops_triton.blocks.codes import (
     ue8m0_index,
 )
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.rotary import join_pairs, split_pairs, turn_plain
+from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn_plain
 
 #: Scale bytes of heads h, h + 16, h + 32 and h + 48 lie side by side.
 LANES_OF_HEADS, HEAD_GROUPS = 16, 4
@@ -58,17 +59,18 @@ def head_weights(partials, step, parts, head, weight_scale):
 
 @triton.jit(
     do_not_specialize=["q_row", "q_head", "table", "parts", "tokens"],
-    do_not_specialize_on_alignment=["freqs", "positions", "partials"],
+    do_not_specialize_on_alignment=["positions", "partials"],
 )
 def index_query_kernel(
     q, q_fp4, q_scale, freqs, positions, partials, weights, q_row, q_head, table, parts, tokens, weight_scale,
     ALL_HEADS: tl.constexpr, LANES: tl.constexpr, ROPE: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr,
-    UNIT: tl.constexpr,
+    UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Rotate and pack HEADS of a token's ALL_HEADS heads; strides of `q` count groups of UNIT elements.
 
     BLOCK lanes hold the LANES of a head. `partials` and `weights` may both be None.
     """
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     lane = tl.arange(0, BLOCK)[None, :]
@@ -79,9 +81,8 @@ def index_query_kernel(
     place = tl.where((place >= 0) & (place < table), place, 0)
     pair = tl.arange(0, BLOCK // 2)[None, :]
     turned = (pair >= (LANES - ROPE) // 2) & (pair < LANES // 2)
-    turns = freqs + place * ROPE + 2 * pair - (LANES - ROPE)
-    cosine = tl.broadcast_to(tl.load(turns, mask=turned, other=1.0), (HEADS, BLOCK // 2))
-    sine = tl.broadcast_to(tl.load(turns + 1, mask=turned, other=0.0), (HEADS, BLOCK // 2))
+    turns = freqs + place * ROPE + lane - (LANES - ROPE) + 0 * head[:, None]
+    cosine, sine = load_turns(turns, mask & (lane >= LANES - ROPE), HEADS, BLOCK)
     if partials is not None:
         # Here they are on their way together with the turns.
         own = head_weights(partials + row * ALL_HEADS, tokens.to(tl.int64) * ALL_HEADS, parts, head, weight_scale)
@@ -136,15 +137,15 @@ def launch_constants(cut: Cut, heads: int, lanes: int, rope: int, unit: int) -> 
     """Return the compile-time arguments of a launch."""
     return {
         "ALL_HEADS": heads, "LANES": lanes, "ROPE": rope, "BLOCK": triton.next_power_of_2(lanes), "HEADS": cut.items,
-        "UNIT": unit,
+        "UNIT": unit, "PDL": cut.pdl,
     }  # fmt: skip
 
 
 def compile_index_q_rope_fp4_pack(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
     """Call `index_q_rope_fp4_pack`, cut somehow, once per build that a site needs.
 
-    They are for positions of both dtypes, with weights and without. Rows that do not begin at 16-byte boundaries are
-    compiled at their first call.
+    They are for positions of both dtypes, with weights and without. Rows or a table that do not begin at 16-byte
+    boundaries are compiled at their first call.
     """
     heads, lanes, rope = site.axes["A"], site.axes["D"], site.axes["P"]
     q = torch.zeros(1, heads, lanes, dtype=torch.bfloat16, device="cuda")

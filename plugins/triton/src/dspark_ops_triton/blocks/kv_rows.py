@@ -18,7 +18,7 @@ from dspark_ops_triton.blocks.kv_v4 import (
     ROPE,
     WIDTH,
     load_groups,
-    load_turns,
+    load_last_turns,
     normalise_groups,
     page_shift,
     page_units,
@@ -30,7 +30,7 @@ from dspark_ops_triton.blocks.launching import RowTiles, row_options
 
 @triton.jit(
     do_not_specialize=["kv_stride", "slots", "page_shift", "page_units"],
-    do_not_specialize_on_alignment=["freqs", "positions", "out_loc"],
+    do_not_specialize_on_alignment=["positions", "out_loc"],
 )
 def norm_rope_store_kernel(
     kv, weight, freqs, positions, out_loc, cache, kv_stride, slots, page_shift, page_units, eps,
@@ -44,7 +44,7 @@ def norm_rope_store_kernel(
     place = tl.load(positions + row).to(tl.int64)
     raw, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
     kept = (slot >= 0) & (slot < slots)
-    cosines, sines = load_turns(freqs + place * GROUP, kept)
+    cosines, sines = load_last_turns(freqs + place * GROUP, kept)
     if kept:
         groups = turn_last_group(normalise_groups(raw, gain, eps), cosines, sines)
         store_entry(cache, slot, groups, page_shift, page_units)
@@ -59,7 +59,7 @@ def k_norm_rope_store(
         got = f"{kv.shape[1]} and {freqs.shape[1]}"
         raise ValueError(f"k_norm_rope_store: wanted {WIDTH} lanes and {ROPE} rotated ones, got {got}")
     if layout != "kv_v4":
-        store_rows_v41(kv, weight, freqs, positions, out_loc, cache, page_size, layout, eps)
+        store_rows_v41(kv, weight, freqs, positions, out_loc, cache, page_size, layout, eps, tiles.pdl)
         return
     units = page_units("k_norm_rope_store", cache, page_size)
     rows = kv.shape[0]

@@ -10,9 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.kv_v4 import GROUP, GROUPS, load_groups, normalise_groups
+from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.kv_v4 import GROUP, load_groups, load_last_turns, normalise_groups, turn_last_group
 from dspark_ops_triton.blocks.kv_v41 import FORMS, locate_v41, page_units, store_entry_e2m1, store_entry_e4m3
-from dspark_ops_triton.blocks.rotary import join_pairs, split_pairs, turn
+from dspark_ops_triton.blocks.launching import RowTiles, row_options
 
 #: One warp holds a row: its sums are shuffles, without memory that programs of several warps meet in.
 WARPS = 1
@@ -20,26 +21,24 @@ WARPS = 1
 
 @triton.jit(
     do_not_specialize=["kv_stride", "slots", "page_shift", "page_units"],
-    do_not_specialize_on_alignment=["freqs", "positions", "out_loc"],
+    do_not_specialize_on_alignment=["positions", "out_loc"],
 )
 def norm_rope_store_v41_kernel(
     kv, weight, freqs, positions, out_loc, cache, kv_stride, slots, page_shift, page_units, eps,
-    UNIT: tl.constexpr, DATA: tl.constexpr, SCALES: tl.constexpr, INTERLEAVED: tl.constexpr,
+    UNIT: tl.constexpr, DATA: tl.constexpr, SCALES: tl.constexpr, INTERLEAVED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Normalise, rotate, quantise and store one row, rounded to bfloat16 after the norm and after the rotation."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    # All loads but the table's are under way together; that one waits for the position alone.
     slot = tl.load(out_loc + row).to(tl.int64)
-    if (slot >= 0) & (slot < slots):
-        place = tl.load(positions + row).to(tl.int64)
-        groups = normalise_groups(load_groups(kv + row * kv_stride * UNIT), load_groups(weight), eps)
-        even, odd = split_pairs(groups.to(tl.bfloat16).to(tl.float32), GROUPS, GROUP)
-        pair = tl.arange(0, GROUP // 2)
-        cosine = tl.load(freqs + place * GROUP + 2 * pair)[None, :].broadcast_to((GROUPS, GROUP // 2))
-        sine = tl.load(freqs + place * GROUP + 2 * pair + 1)[None, :].broadcast_to((GROUPS, GROUP // 2))
-        new_even, new_odd = turn(even, odd, cosine, sine)
-        last = tl.arange(0, GROUPS)[:, None] == GROUPS - 1
-        groups = join_pairs(tl.where(last, new_even, even), tl.where(last, new_odd, odd), GROUPS, GROUP)
-        groups = groups.to(tl.bfloat16).to(tl.float32)
+    place = tl.load(positions + row).to(tl.int64)
+    raw, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
+    kept = (slot >= 0) & (slot < slots)
+    cosines, sines = load_last_turns(freqs + place * GROUP, kept)
+    if kept:
+        normed = normalise_groups(raw, gain, eps).to(tl.bfloat16).to(tl.float32)
+        groups = turn_last_group(normed, cosines, sines).to(tl.bfloat16).to(tl.float32)
         data, scales = locate_v41(cache, slot, page_shift, page_units, DATA, SCALES, INTERLEAVED)
         if DATA == 512:
             store_entry_e4m3(data, scales, groups)
@@ -49,7 +48,7 @@ def norm_rope_store_v41_kernel(
 
 def store_rows_v41(
     kv: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor, out_loc: Tensor, cache: Tensor, page_size: int,
-    layout: str, eps: float,
+    layout: str, eps: float, pdl: bool = False,
 ) -> None:  # fmt: skip
     """Do what `k_norm_rope_store` does in a layout of V4.1: rows of 512, of which the last 64 are rotated.
 
@@ -67,19 +66,16 @@ def store_rows_v41(
         norm_rope_store_v41_kernel[(rows,)](
             kv, weight, freqs, positions, out_loc, cache,
             kv.stride(0) // unit, cache.shape[0] * page_size, page_size.bit_length() - 1, units, eps,
-            **launch_constants(layout, unit), **launch_options(),
+            **launch_constants(layout, unit, pdl), **row_options(RowTiles(WARPS, pdl)),
         )  # fmt: skip
 
 
-def launch_constants(layout: str, unit: int) -> dict[str, Any]:
+def launch_constants(layout: str, unit: int, pdl: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     form = FORMS[layout]
-    return {"UNIT": unit, "DATA": form.data, "SCALES": form.scales, "INTERLEAVED": form.interleaved}
-
-
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
+    return {
+        "UNIT": unit, "DATA": form.data, "SCALES": form.scales, "INTERLEAVED": form.interleaved, "PDL": pdl
+    }  # fmt: skip
 
 
 def empty_page(layout: str) -> Tensor:
@@ -87,4 +83,4 @@ def empty_page(layout: str) -> Tensor:
     return torch.zeros(1, FORMS[layout].page_bytes(1), dtype=torch.uint8, device="cuda")
 
 
-__all__ = ["empty_page", "launch_constants", "launch_options", "norm_rope_store_v41_kernel", "store_rows_v41"]
+__all__ = ["WARPS", "empty_page", "launch_constants", "norm_rope_store_v41_kernel", "store_rows_v41"]

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from dspark_ops_triton.blocks.codes import e4m3_code, fp4_grid_e4m3_scale, power_of_two, ue8m0_v4page
-from dspark_ops_triton.blocks.rotary import join_pairs, split_pairs, turn
+from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn
 
 WIDTH = 512
 ROPE = 64
@@ -81,23 +81,25 @@ def normalise_groups(row, weight, eps):
 
 
 @triton.jit
-def load_turns(turns, wanted):
-    """Return the cosines and the sines of the table row at `turns`, 32 each; nothing is read unless `wanted`."""
-    pair = tl.arange(0, GROUP // 2)
-    mask = wanted.to(tl.int32) > 0 * pair  # as numbers: Triton's interpreter makes no mask of two scalars and a block
-    return tl.load(turns + 2 * pair, mask=mask, other=0.0), tl.load(turns + 2 * pair + 1, mask=mask, other=0.0)
+def load_last_turns(turns, wanted):
+    """Return the cosines and the sines, [8, 32] each, that turn the last group by the table row at `turns`.
+
+    Nothing is read unless `wanted`; those of the other groups are 0.
+    """
+    group, lane = tl.arange(0, GROUPS)[:, None], tl.arange(0, GROUP)[None, :]
+    # as numbers: Triton's interpreter makes no mask of two scalars and a block
+    mask = wanted.to(tl.int32) > tl.where(group == GROUPS - 1, 0, 1) + 0 * lane
+    return load_turns(turns + lane + 0 * group, mask, GROUPS, GROUP)
 
 
 @triton.jit
 def turn_last_group(groups, cosines, sines):
-    """Return float32 groups [8, 64] with the last one rotated forward by a row from `load_turns`, not rounded (N7.2).
+    """Return float32 groups [8, 64] with the last one rotated forward by `load_last_turns`, not rounded (N7.2).
 
     All groups are turned and one is kept: that costs less than taking it out of the tile.
     """
-    cosine = tl.broadcast_to(cosines[None, :], (GROUPS, GROUP // 2))
-    sine = tl.broadcast_to(sines[None, :], (GROUPS, GROUP // 2))
     even, odd = split_pairs(groups, GROUPS, GROUP)
-    new_even, new_odd = turn(even, odd, cosine, sine)
+    new_even, new_odd = turn(even, odd, cosines, sines)
     last = tl.arange(0, GROUPS)[:, None] == GROUPS - 1
     return join_pairs(tl.where(last, new_even, even), tl.where(last, new_odd, odd), GROUPS, GROUP)
 
@@ -124,7 +126,7 @@ def store_entry(cache, slot, groups, page_shift, page_units):
 def store_compressed_entry(cache, slot, latent, cosines, sines, page_shift, page_units):
     """Write the compressed entry of a bfloat16 latent, as groups [8, 64], to one int64 slot (N8.1).
 
-    Cosines and sines are those of `load_turns`: a caller loads them before it computes what they are to turn.
+    Cosines and sines are those of `load_last_turns`: a caller loads them before it computes what they are to turn.
     Rotated lanes are rounded to bfloat16, all lanes to the fp4 grid of their 16, and then as `store_entry` does.
     """
     groups = turn_last_group(latent.to(tl.float32), cosines, sines).to(tl.bfloat16).to(tl.float32)

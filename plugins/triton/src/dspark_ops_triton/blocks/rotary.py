@@ -23,6 +23,16 @@ def join_pairs(even, odd, ROWS: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
+def load_turns(turns, wanted, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """Return the cosines and the sines, [ROWS, LANES / 2] each, of the pairs of a tile [ROWS, LANES]; 0 if not wanted.
+
+    `turns` points, lane by lane, into interleaved table rows: a pair's cosine and sine lie as its even and odd lanes
+    do. So each thread loads what its own lanes need, and none waits for another's.
+    """
+    return split_pairs(tl.load(turns, mask=wanted, other=0.0), ROWS, LANES)
+
+
+@triton.jit
 def turn(even, odd, cosine, sine):
     """Return float32 pairs rotated forward: fma(even, cos, -(odd * sin)) and fma(even, sin, odd * cos) (N6)."""
     return tl.fma(even, cosine, (odd * sine) * -1.0), tl.fma(even, sine, odd * cosine)

@@ -12,19 +12,21 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import common_stride_unit
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.rotary import join_pairs, split_pairs, turn, turn_plain
+from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn, turn_plain
 
 
 @triton.jit(
     do_not_specialize=["q_row", "q_head", "out_row", "out_head", "heads"],
-    do_not_specialize_on_alignment=["freqs", "positions"],
+    do_not_specialize_on_alignment=["positions"],
 )
 def turned_copy_kernel(
     q, out, freqs, positions, q_row, q_head, q_lane, out_row, out_head, out_lane, heads,
     LANES: tl.constexpr, ROPE: tl.constexpr, BLOCK: tl.constexpr, HEADS: tl.constexpr, UNIT: tl.constexpr,
-    FUSED: tl.constexpr, INVERSE: tl.constexpr,
+    FUSED: tl.constexpr, INVERSE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Copy HEADS heads of one token, the last ROPE lanes rotated; strides of rows and heads count groups of UNIT."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
     lane = tl.arange(0, BLOCK)[None, :]
@@ -34,9 +36,8 @@ def turned_copy_kernel(
     place = row
     if positions is not None:
         place = tl.load(positions + row).to(tl.int64)
-    turns = freqs + place * ROPE + 2 * pair - (LANES - ROPE)
-    cosine = tl.broadcast_to(tl.load(turns, mask=turned, other=1.0), (HEADS, BLOCK // 2))
-    sine = tl.broadcast_to(tl.load(turns + 1, mask=turned, other=0.0), (HEADS, BLOCK // 2))
+    turns = freqs + place * ROPE + lane - (LANES - ROPE) + 0 * head
+    cosine, sine = load_turns(turns, mask & (lane >= LANES - ROPE), HEADS, BLOCK)
     if INVERSE:
         sine = -sine
     source = q + (row * q_row + head * q_head) * UNIT + lane * q_lane
@@ -90,7 +91,7 @@ def launch_constants(cut: Cut, lanes: int, rope: int, unit: int, fused: bool, in
     block = triton.next_power_of_2(lanes)
     return {
         "LANES": lanes, "ROPE": rope, "BLOCK": block, "HEADS": cut.items, "UNIT": unit, "FUSED": fused,
-        "INVERSE": inverse,
+        "INVERSE": inverse, "PDL": cut.pdl,
     }  # fmt: skip
 
 
