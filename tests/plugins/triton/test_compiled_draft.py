@@ -6,6 +6,7 @@ import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops_triton import confidence, markov, schedule
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.drafting import draw_kernel, slot_kernel
 from dspark_ops_triton.kernels_base import INTERPRETED
 
@@ -68,22 +69,27 @@ def test_a_draw_holds_its_tile_in_registers(arch: str) -> None:
     ("arch", "gamma", "width", "unit"),
     [*((arch, 5, 5120, 8) for arch in ARCHES), *((arch, 16, 16384, 1) for arch in TIGHT)],
 )
-def test_the_confidence_of_a_block_stays_in_registers(arch: str, gamma: int, width: int, unit: int) -> None:
+def test_confidences_and_their_products_stay_in_registers(arch: str, gamma: int, width: int, unit: int) -> None:
     signature = {
         "hidden": "*bf16", "previous": "*i64", "embed": "*bf16",
-        **dict.fromkeys(("weight", "bias", "temperatures", "confidence", "survival"), "*fp32"),
+        **dict.fromkeys(("weight", "bias", "temperatures", "confidence"), "*fp32"),
         **dict.fromkeys(("row_stride", "slot_stride", "last_token", "has_bias", "has_temperatures"), "i32"),
     }  # fmt: skip
-    constants = confidence.launch_constants(gamma, width, unit, 512 if unit == 1 else 256)
-    options = confidence.launch_options(arch.startswith("gfx"))
+    cut = confidence.AMD_CUT if arch.startswith("gfx") else confidence.CUT
+    constants = confidence.score_constants(cut, width, unit, 512 if unit == 1 else 256)
     kernel = compile_kernel(
-        confidence.confidence_kernel, arch, signature, constants, options, ("hidden",) if unit > 1 else ()
+        confidence.score_kernel, arch, signature, constants, cut_options(cut), ("hidden",) if unit > 1 else ()
     )
     assert kernel.spilled == 0
     assert kernel.shared <= 16384
     if unit > 1:
         wide = r"\bLDG\.E\.(ENL2\.256|128)" if arch.startswith("sm_") else r"\b(global|buffer)_load_dwordx4"
-        assert kernel.count(wide) >= 5, "the states of a block at once"
+        assert kernel.count(wide) >= 5, "the state at once"
+    products = compile_kernel(
+        confidence.survival_kernel, arch, {"confidence": "*fp32", "survival": "*fp32", "requests": "i32"},
+        confidence.survival_constants(confidence.REQUESTS, gamma), cut_options(confidence.REQUESTS),
+    )  # fmt: skip
+    assert (products.spilled, products.shared) == (0, 0)
 
 
 @pytest.mark.parametrize("arch", ARCHES)

@@ -61,10 +61,10 @@ _CONFIDENCE = Kernel(
         axis("R").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per request; 2*D + 2*M bytes per draft, the head once per request; 64-bit offsets",
+    note="2 launches: a program per slot, then the products; 2*D + 2*M bytes per draft and its head; 64-bit offsets",
 )
 
 _SCHEDULE = Kernel(

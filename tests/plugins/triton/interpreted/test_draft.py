@@ -144,9 +144,9 @@ def test_the_confidence_of_a_request_does_not_depend_on_the_others(launches: lis
     together = confidence_survival(hidden, previous, embed, weight)
     alone = [confidence_survival(hidden[row : row + 1], previous[row : row + 1], embed, weight) for row in range(5)]
     assert torch.equal(together[1], torch.cat([one[1] for one in alone]))
-    assert launches == ["confidence_kernel"] * 6
+    assert launches == ["score_kernel", "survival_kernel"] * 6
     assert confidence_survival(hidden[:0], previous[:0], embed, weight)[0].shape == (0, 3)
-    assert len(launches) == 6
+    assert len(launches) == 12
     with pytest.raises(ValueError, match=r"wanted weight \[1, 96\] or \[1, 104\], got \[1, 100\]"):
         confidence_survival(hidden, previous, embed, weight[:, :100])
 
