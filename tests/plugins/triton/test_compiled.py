@@ -10,6 +10,7 @@ from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops.errors import EvidenceError
 from dspark_ops_triton import accept, mhc
 from dspark_ops_triton.argmax import AMD_TILES, TILES
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.row_argmax import Tiles, launch_constants, launch_options, row_argmax_kernel
 from dspark_ops_triton.kernels_base import INTERPRETED
 
@@ -111,7 +112,7 @@ def test_finalize_is_small(arch: str, prefix: str) -> None:
         "new_seq_lens": f"*{prefix}", "out_tokens": "*i64", "requests": "i32", "draft_stride": "i32",
     }  # fmt: skip
     kernel = compile_kernel(
-        accept.finalize_kernel, arch, signature, accept.launch_constants(5), accept.launch_options()
+        accept.finalize_kernel, arch, signature, accept.launch_constants(accept.CUT, 5), cut_options(accept.CUT)
     )
     assert kernel.spilled == 0
     assert kernel.registers <= 64

@@ -58,7 +58,11 @@ def test_the_other_tails_are_small(arch: str) -> None:
         "cap_trim": "*i32", "requests": "i32", "candidate_stride": "i32", "lens_words": "i32",
     }  # fmt: skip
     greedy = compile_kernel(
-        accept_greedy.greedy_kernel, arch, signature, accept_greedy.launch_constants(6), accept_greedy.launch_options()
+        accept_greedy.greedy_kernel,
+        arch,
+        signature,
+        accept_greedy.launch_constants(accept_greedy.CUT, 6),
+        cut_options(accept_greedy.CUT),
     )
     for kernel in (forced, greedy):
         assert kernel.spilled == 0
@@ -75,7 +79,7 @@ def test_the_widest_tails_of_the_region_do_not_spill(arch: str) -> None:
         "correct_len": "*i32", "bonus": "*i64", "drafts": "*i64", "prefix_lens": "*i64", "commit_lens": "*i32",
         "new_seq_lens": "*i64", "out_tokens": "*i64", "requests": "i32", "draft_stride": "i32",
     }  # fmt: skip
-    final = compile_kernel(accept.finalize_kernel, arch, signature, accept.launch_constants(63), options)
+    final = compile_kernel(accept.finalize_kernel, arch, signature, accept.launch_constants(accept.CUT, 63), options)
     assert (forced.spilled, final.spilled) == (0, 0)
 
 
@@ -95,7 +99,7 @@ def test_copies_of_ids_use_registers_only(arch: str) -> None:
         "seq_lens": "*i64", "request_indices": "*i64", "causal_lens": "*i32", "request_rows": "*i64",
         "requests": "i32", "rows": "i32", "width": "i32",
     }  # fmt: skip
-    constants = {"BLOCK": inputs.CUT.items}
+    constants = {"BLOCK": inputs.CUT.items, "PDL": False}
     built = compile_kernel(step_inputs.expand_kernel, arch, signature, constants, cut_options(inputs.CUT))
     assert (built.spilled, built.shared) == (0, 0)
     assert built.registers <= 48

@@ -6,18 +6,23 @@ import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import fake_quant, fp4_rows
-from dspark_ops_triton.blocks import fp4_packing, fp4_rounding, fp8_grid
+from dspark_ops_triton.blocks import fp4_packing, fp4_rounding, fp8_grid, grid_rows
 from dspark_ops_triton.blocks.cutting import cut_options
+from dspark_ops_triton.fp8_grid import AMD_CUT, CUT
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
 WIDE_LOAD = r"\bLDG\.E\.128|\b(global|buffer)_load_dwordx4"
 WIDE_STORE = r"\bSTG\.E\.128|\b(global|buffer)_store_dwordx4"
+#: Four lanes of a thread on NVIDIA, eight on AMD.
+SHARE_LOAD = r"\bLDG\.E\.64|\b(global|buffer)_load_dwordx4"
+SHARE_STORE = r"\bSTG\.E\.64|\b(global|buffer)_store_dwordx4"
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_fp8_grid_loads_16_bytes_at_a_time_as_codes_and_as_values(arch: str) -> None:
-    constants, options = {"GROUPS": fp8_grid.GROUPS}, fp8_grid.launch_options()
+    cut = AMD_CUT if arch.startswith("gfx") else CUT
+    constants, options = grid_rows.launch_constants(cut), cut_options(cut)
     pointers = {"x": "*bf16", "codes": "*u8", "scales": "*u8"}
     codes = compile_kernel(
         fp8_grid.grid_codes_kernel, arch, {**pointers, "count": "i32"}, constants, options, tuple(pointers)
@@ -30,9 +35,10 @@ def test_the_fp8_grid_loads_16_bytes_at_a_time_as_codes_and_as_values(arch: str)
         assert kernel.spilled == 0
         assert kernel.registers <= 96
         assert kernel.shared <= 1024
-        assert kernel.count(WIDE_LOAD) == (2 if arch.startswith("gfx") else 4)
-        assert kernel.count(r"\b(BAR\.SYNC|s_barrier)") == 0, "one warp meets nobody"
-    assert values.count(WIDE_STORE) == (2 if arch.startswith("gfx") else 4)
+        assert kernel.count(WIDE_LOAD) == (2 if arch.startswith("gfx") else 1)
+        meetings = kernel.count(r"\b(BAR\.SYNC|s_barrier)")
+        assert meetings <= (kernel is codes and not arch.startswith("gfx")), "groups lie in a warp; scale bytes meet"
+    assert values.count(WIDE_STORE) == (2 if arch.startswith("gfx") else 1)
     assert values.count(r"F2FP\.SATFINITE\.E4M3|v_cvt_pk_fp8|v_cvt_scale") == 0, "no 8-bit conversion"
 
 
@@ -53,7 +59,7 @@ def test_fp4_rows_are_read_16_bytes_at_a_time(arch: str, rounding: str, rows: in
 
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("scale", ["ue8m0_32", "e4m3_16"])
-def test_index_queries_are_read_and_written_16_bytes_at_a_time(arch: str, scale: str) -> None:
+def test_index_queries_are_read_and_written_8_bytes_at_a_time_or_16_on_amd(arch: str, scale: str) -> None:
     integers = ("x_row", "x_head", "heads", "table")
     signature = {
         "x": "*bf16", "out": "*bf16", "freqs": "*fp32", "positions": "*i64", **dict.fromkeys(integers, "i32"),
@@ -66,7 +72,7 @@ def test_index_queries_are_read_and_written_16_bytes_at_a_time(arch: str, scale:
     assert kernel.spilled == 0
     assert kernel.registers <= 64
     assert kernel.shared <= 2048
-    assert kernel.count(WIDE_LOAD) >= 1
-    assert kernel.count(WIDE_STORE) == 1
+    assert kernel.count(SHARE_LOAD) >= 1
+    assert kernel.count(SHARE_STORE) == 1
     if arch.startswith("sm_"):
         assert kernel.assembly.count("fma.rn.f32 ") == 0 or scale == "e4m3_16", "no product is fused into a sum"

@@ -37,7 +37,8 @@ def test_the_ragged_schedule_does_not_spill(arch: str, requests: int) -> None:
         **dict.fromkeys(("context_lens", "safe_out", "records"), "*i32"),
         **dict.fromkeys(("requests", "block_k", "programs", "most", "next_n"), "i32"),
     }
-    constants, options = varctx_records.launch_constants(varctx.CUT, requests), cut_options(varctx.CUT)
+    cut = varctx_records.widened(varctx.CUT, requests)
+    constants, options = varctx_records.launch_constants(cut, requests), cut_options(cut)
     kernel = compile_kernel(varctx_records.varctx_kernel, arch, signature, constants, options)
     assert kernel.spilled == 0
     assert kernel.registers <= 255
@@ -47,7 +48,7 @@ def test_the_ragged_schedule_does_not_spill(arch: str, requests: int) -> None:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_argmax_over_ranks_uses_registers_only(arch: str) -> None:
     signature = {"pairs": "*i64", "out": "*i64", "parts": "i32", "rows": "i32"}
-    constants, options = {"BLOCK": vocab_pairs.CUT.items}, cut_options(vocab_pairs.CUT)
+    constants, options = rank_pairs.launch_constants(vocab_pairs.CUT), cut_options(vocab_pairs.CUT)
     kernel = compile_kernel(rank_pairs.pairs_kernel, arch, signature, constants, options)
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 64

@@ -6,6 +6,7 @@ import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import quantize
+from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 
@@ -13,7 +14,8 @@ from dspark_ops_triton.kernels_base import INTERPRETED
 @pytest.mark.parametrize("arch", [name for name, _ in INTERPRETED])
 def test_mxfp8_loads_16_bytes_at_a_time(arch: str, swizzled: bool) -> None:
     signature = {"x": "*bf16", "q": "*u8", "scales": "*u8", "rows": "i32"}
-    constants, options = quantize.launch_constants(160, swizzled), quantize.launch_options(arch.startswith("gfx"))
+    cut = quantize.AMD_CUT if arch.startswith("gfx") else quantize.CUT
+    constants, options = quantize.launch_constants(cut, 160, swizzled), cut_options(cut)
     kernel = compile_kernel(quantize.mxfp8_kernel, arch, signature, constants, options, ("x", "q", "scales"))
     assert kernel.spilled == 0
     assert kernel.registers <= 96

@@ -22,7 +22,7 @@ def test_a_row_of_the_hash_gate_is_one_warp_without_shared_memory(arch: str, top
         "weights": "*fp32", **dict.fromkeys(("row_stride", "column_stride", "tokens", "top_k", "pad_id"), "i32"),
         "renorm_eps": "fp32",
     }  # fmt: skip
-    constants, options = moe_hash.hash_constants(top_k, True), moe_hash.launch_options(moe_hash.HASH_WARPS)
+    constants, options = moe_hash.hash_constants(moe_hash.HASH_CUT, top_k, True), cut_options(moe_hash.HASH_CUT)
     kernel = compile_kernel(moe_hash.hash_kernel, arch, signature, constants, options)
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 64
@@ -31,17 +31,17 @@ def test_a_row_of_the_hash_gate_is_one_warp_without_shared_memory(arch: str, top
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_padding_uses_registers_only(arch: str) -> None:
     signature = {
-        "ids": "*i64", "weights": "*fp32", "num_valid": "*i32", "count": "i64",
-        **dict.fromkeys(("top_k", "id_stride", "weight_stride", "pad_id"), "i32"),
+        "ids": "*i64", "weights": "*fp32", "num_valid": "*i32",
+        **dict.fromkeys(("rows", "top_k", "id_stride", "weight_stride", "pad_id"), "i32"),
     }  # fmt: skip
-    constants, options = {"BLOCK": moe_hash.FILL_CUT.items}, cut_options(moe_hash.FILL_CUT)
+    constants, options = padded_choices.launch_constants(moe_hash.FILL_CUT, 6), cut_options(moe_hash.FILL_CUT)
     kernel = compile_kernel(padded_choices.fill_kernel, arch, signature, constants, options)
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 64
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_the_route_reduce_loads_16_bytes_at_a_time(arch: str) -> None:
+def test_the_route_reduce_loads_8_bytes_at_a_time_or_16_on_amd(arch: str) -> None:
     signature = {
         **dict.fromkeys(("route_out", "shared", "out"), "*bf16"),
         **dict.fromkeys(("topk_ids", "expert_mask"), "*i32"),
@@ -56,7 +56,7 @@ def test_the_route_reduce_loads_16_bytes_at_a_time(arch: str) -> None:
     )
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 96
-    assert kernel.count(r"\b(global|buffer)_load_dwordx4" if amd else r"\bLDG\.E\.128") == 7
+    assert kernel.count(r"\b(global|buffer)_load_dwordx4" if amd else r"\bLDG\.E\.64") >= 7
 
 
 @pytest.mark.parametrize("arch", TIGHT)

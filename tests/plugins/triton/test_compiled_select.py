@@ -36,9 +36,8 @@ def test_lengths_and_slots_use_registers_only(arch: str) -> None:
         **dict.fromkeys(("seq_lens", "block_lens", "compact_lens", "page_table"), "*i32"),
         **dict.fromkeys(("rows", "topk_blocks", "block_size", "exact_tail"), "i32"),
     }
-    options = index_lengths.launch_options()
     lengths = compile_kernel(
-        candidate_counts.lengths_kernel, arch, signature, {"BLOCK": index_lengths.LENGTHS_CUT.items},
+        candidate_counts.lengths_kernel, arch, signature, candidate_counts.launch_constants(index_lengths.LENGTHS_CUT),
         cut_options(index_lengths.LENGTHS_CUT),
     )  # fmt: skip
     signature = {
@@ -46,7 +45,10 @@ def test_lengths_and_slots_use_registers_only(arch: str) -> None:
         **dict.fromkeys(("width", "chosen", "page_size"), "i32"),
         **{f"{name}_stride": "i32" for name in ("score", "index", "table", "page", "raw")},
     }  # fmt: skip
-    pages = compile_kernel(index_lengths.pages_kernel, arch, signature, index_lengths.page_constants(True), options)
+    cut = index_lengths.PAGES_CUT
+    pages = compile_kernel(
+        index_lengths.pages_kernel, arch, signature, index_lengths.page_constants(cut, True), cut_options(cut)
+    )
     for kernel in (lengths, pages):
         assert (kernel.spilled, kernel.shared) == (0, 0)
         assert kernel.registers <= 48
@@ -68,5 +70,5 @@ def test_the_sort_of_a_decode_step_does_not_spill(arch: str, rows: int, top_k: i
     outputs = ("sorted_ids", "sorted_expert_ids", "num_valid_ids", "buffer", "sorted_weights")
     kernel = compile_kernel(route_sort.sort_kernel, arch, signature, constants, options, outputs)
     assert kernel.spilled == 0
-    assert kernel.registers <= 96
+    assert kernel.registers <= 128
     assert kernel.shared <= 8192

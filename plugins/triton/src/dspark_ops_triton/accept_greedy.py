@@ -12,11 +12,12 @@ from torch import Tensor
 
 from dspark_ops_triton.accept_tail import length_words
 from dspark_ops_triton.blocks.accepting import leading_run, matches, row_limit, token_at
+from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
+from dspark_ops_triton.blocks.dependent import begin
 
 #: Requests of a program, and tokens that it holds at most: wide steps share a program among fewer requests.
-ROWS = 16
+CUT = Cut(items=4, warps=1)
 TOKENS = 256
-WARPS = 1
 
 
 @triton.jit(
@@ -25,9 +26,10 @@ WARPS = 1
 )
 def greedy_kernel(
     candidates, target_ids, verify_lens, correct_len, bonus, cap_trim, requests, candidate_stride, lens_words,
-    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Accept ROWS requests; WIDTH is a power of two of at least COLUMNS."""
+    begin(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = row < requests
     column = tl.arange(0, WIDTH)[None, :]
@@ -36,8 +38,9 @@ def greedy_kernel(
         candidates + place * candidate_stride + 1 + column, mask=live[:, None] & (column < COLUMNS - 1), other=0
     )
     target = tl.load(target_ids + place * COLUMNS + column, mask=live[:, None] & (column < COLUMNS), other=0)
+    limit = row_limit(verify_lens, lens_words, row, live, WIDTH)
     run = leading_run(matches(draft, target), column, COLUMNS - 1)
-    correct = tl.minimum(run, row_limit(verify_lens, lens_words, row, live, WIDTH))
+    correct = tl.minimum(run, limit)
     tl.store(correct_len + row, correct, mask=live)
     tl.store(bonus + row, token_at(target, column, correct), mask=live)
     tl.store(cap_trim + row, run - correct, mask=live)
@@ -60,34 +63,37 @@ def accept_greedy(
 
     Source: N11.2, A13, C2.2.
     """
+    return _greedy(CUT, candidates, target_ids, verify_lens)
+
+
+def _greedy(
+    cut: Cut, candidates: Tensor, target_ids: Tensor, verify_lens: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     requests, width = candidates.shape
     correct_len = torch.empty(requests, dtype=torch.int32, device=candidates.device)
     bonus = torch.empty(requests, dtype=torch.int64, device=candidates.device)
     cap_trim = torch.empty_like(correct_len)
     if requests:
         words, lens = length_words(verify_lens, correct_len)
-        constants = launch_constants(width)
+        constants = launch_constants(cut, width)
         greedy_kernel[(triton.cdiv(requests, constants["ROWS"]),)](
             candidates, target_ids, lens, correct_len, bonus, cap_trim, requests, candidates.stride(0), words,
-            **constants, **launch_options(),
+            **constants, **cut_options(cut),
         )  # fmt: skip
     return correct_len, bonus, cap_trim
 
 
-def launch_constants(width: int) -> dict[str, Any]:
+def launch_constants(cut: Cut, width: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     held = triton.next_power_of_2(width)
-    return {"COLUMNS": width, "WIDTH": held, "ROWS": min(ROWS, TOKENS // held)}
-
-
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
+    return {"COLUMNS": width, "WIDTH": held, "ROWS": min(cut.items, TOKENS // held), "PDL": cut.pdl}
 
 
 def prepare_accept_greedy(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `accept_greedy`, compiled for the site's width."""
-    if device.arch.vendor != "cpu":
-        ids = torch.zeros(1, site.axes["W"], dtype=torch.int64, device="cuda")
-        accept_greedy(ids, ids)
-    return accept_greedy
+    return prepare_cut(_greedy, CUT, accept_greedy, _compile, device, site, rows)
+
+
+def _compile(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    ids = torch.zeros(1, site.axes["W"], dtype=torch.int64, device="cuda")
+    call(ids, ids)

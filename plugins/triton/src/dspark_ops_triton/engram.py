@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks import table_gather
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
 #: 16 bytes of the table per thread.
 CUT, AMD_CUT = Cut(items=2048, warps=4), Cut(items=2048, warps=2)
@@ -40,4 +40,6 @@ def engram_gather(table: Tensor, scales: Tensor, ids: Tensor, lo: int, hi: int) 
 
 def prepare_engram_gather(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `engram_gather`, compiled for the site's columns and ids of both dtypes."""
-    return prepared(engram_gather, table_gather.compile_engram_gather, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    compiled = table_gather.compile_engram_gather
+    return prepare_cut(table_gather.engram_gather, cut, engram_gather, compiled, device, site, rows)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks import fp4_packing
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut
+from dspark_ops_triton.blocks.dependent import has_pdl
+from dspark_ops_triton.blocks.launching import prepare_launch
 
 #: A verify step's few hundred rows are spread; blocks of rows save programs where a prefill brings thousands.
 #: Four lanes share a group.
@@ -41,10 +44,7 @@ def fp4_quantize_rows(x: Tensor, rounding: str = "rne") -> tuple[Tensor, Tensor]
 
 def prepare_fp4_quantize_rows(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return `fp4_quantize_rows`, compiled for the site's width and dtype, both roundings and its row blocks."""
-    return prepared(
-        fp4_quantize_rows,
-        functools.partial(fp4_packing.compile_fp4_quantize_rows, AMD_CUTS if device.arch.vendor == "amd" else CUTS),
-        device,
-        site,
-        rows,
-    )
+    by_rows = AMD_CUTS if device.arch.vendor == "amd" else CUTS
+    cuts = tuple((least, replace(cut, pdl=has_pdl(device))) for least, cut in by_rows)
+    compiled = partial(fp4_packing.compile_fp4_quantize_rows, cuts)
+    return prepare_launch(fp4_packing.fp4_quantize_rows, cuts, fp4_quantize_rows, compiled, device, site, rows)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks import grid_rows
-from dspark_ops_triton.blocks.cutting import Cut, prepared
-from dspark_ops_triton.blocks.fp8_grid import GROUPS
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
-CUT = Cut(items=GROUPS, warps=1)
+#: Four warps, eight values per thread: their largest values are shuffles.
+CUT, AMD_CUT = Cut(items=32, warps=4), Cut(items=32, warps=1)
 
 
 def fp8_grid_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,7 +28,7 @@ def fp8_grid_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
 
     Source: A0.2.
     """
-    return grid_rows.fp8_grid_quantize(CUT, x)
+    return grid_rows.fp8_grid_quantize(AMD_CUT if torch.version.hip else CUT, x)
 
 
 def fp8_grid_round(x: Tensor) -> Tensor:
@@ -40,17 +41,20 @@ def fp8_grid_round(x: Tensor) -> Tensor:
 
     Source: A0.2.
     """
-    return grid_rows.fp8_grid_round(CUT, x)
+    return grid_rows.fp8_grid_round(AMD_CUT if torch.version.hip else CUT, x)
 
 
 def prepare_fp8_grid_quantize(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return `fp8_grid_quantize`, compiled for rows at 16-byte boundaries and not."""
-    return prepared(fp8_grid_quantize, grid_rows.compile_fp8_grid, device, site, rows)
+    compiled = grid_rows.compile_fp8_grid
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    return prepare_cut(grid_rows.fp8_grid_quantize, cut, fp8_grid_quantize, compiled, device, site, rows)
 
 
 def prepare_fp8_grid_round(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `fp8_grid_round`, compiled for rows at 16-byte boundaries and not."""
-    return prepared(fp8_grid_round, grid_rows.compile_fp8_grid, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    return prepare_cut(grid_rows.fp8_grid_round, cut, fp8_grid_round, grid_rows.compile_fp8_grid, device, site, rows)
 
 
 __all__ = ["fp8_grid_quantize", "fp8_grid_round", "prepare_fp8_grid_quantize", "prepare_fp8_grid_round"]

@@ -11,11 +11,13 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks import candidate_counts
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
+from dspark_ops_triton.blocks.dependent import begin
 
-LENGTHS_CUT = Cut(items=256, warps=2)
-BLOCK = 256
-WARPS = 2
+#: A row per thread.
+LENGTHS_CUT = Cut(items=64, warps=2)
+#: A choice per thread.
+PAGES_CUT = Cut(items=256, warps=8)
 
 _STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_stride"]
 
@@ -26,9 +28,11 @@ _STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_
 )
 def pages_kernel(
     scores, indices, page_table, page_indices, raw_indices, width, chosen, page_size,
-    score_stride, index_stride, table_stride, page_stride, raw_stride, RAW: tl.constexpr, BLOCK: tl.constexpr,
+    score_stride, index_stride, table_stride, page_stride, raw_stride,
+    RAW: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Write the slots of BLOCK choices of one row."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = lane < chosen
@@ -93,6 +97,13 @@ def filter_topk_pages(
 
     Source: N10.6.
     """
+    _filter(PAGES_CUT, scores, indices, page_table, page_indices, page_size, raw_indices)
+
+
+def _filter(
+    cut: Cut, scores: Tensor, indices: Tensor, page_table: Tensor, page_indices: Tensor, page_size: int,
+    raw_indices: Tensor | None = None,
+) -> None:  # fmt: skip
     fits = raw_indices is None or (raw_indices.shape == indices.shape and raw_indices.dtype == indices.dtype)
     if page_size < 1 or page_indices.shape != indices.shape or not fits:
         got = f"page_size {page_size}, {list(page_indices.shape)} and raw_indices that {'fit' if fits else 'do not'}"
@@ -101,34 +112,32 @@ def filter_topk_pages(
     rows, chosen = indices.shape
     if rows and chosen:
         raw = indices if raw_indices is None else raw_indices
-        pages_kernel[(rows, triton.cdiv(chosen, BLOCK))](
+        pages_kernel[(rows, triton.cdiv(chosen, cut.items))](
             scores, indices, page_table, page_indices, raw, scores.shape[1], chosen, page_size,
             scores.stride(0), indices.stride(0), page_table.stride(0), page_indices.stride(0), raw.stride(0),
-            **page_constants(raw_indices is not None), **launch_options(),
+            **page_constants(cut, raw_indices is not None), **cut_options(cut),
         )  # fmt: skip
 
 
-def page_constants(raw: bool) -> dict[str, Any]:
+def page_constants(cut: Cut, raw: bool) -> dict[str, Any]:
     """Return the compile-time arguments of `filter_topk_pages`."""
-    return {"RAW": raw, "BLOCK": BLOCK}
-
-
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
+    return {"RAW": raw, "BLOCK": cut.items, "PDL": cut.pdl}
 
 
 def prepare_candidate_lengths(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `candidate_lengths`, compiled."""
-    return prepared(candidate_lengths, candidate_counts.compile_candidate_lengths, device, site, rows)
+    compiled = candidate_counts.compile_candidate_lengths
+    return prepare_cut(candidate_counts.candidate_lengths, LENGTHS_CUT, candidate_lengths, compiled, device, site, rows)
 
 
 def prepare_filter_topk_pages(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
     """Return `filter_topk_pages`, compiled for both dtypes of the choices, with and without their copy."""
-    if device.arch.vendor != "cpu":
-        scores = torch.zeros(1, 1, dtype=torch.float32, device="cuda")
-        ids = torch.zeros(1, 1, dtype=torch.int32, device="cuda")
-        for indices in (ids, ids.long()):
-            for raw in (None, indices.clone()):
-                filter_topk_pages(scores, indices, ids, ids.clone(), 1, raw)
-    return filter_topk_pages
+    return prepare_cut(_filter, PAGES_CUT, filter_topk_pages, _compile_filter, device, site, rows)
+
+
+def _compile_filter(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    scores = torch.zeros(1, 1, dtype=torch.float32, device="cuda")
+    ids = torch.zeros(1, 1, dtype=torch.int32, device="cuda")
+    for indices in (ids, ids.long()):
+        for raw in (None, indices.clone()):
+            call(scores, indices, ids, ids.clone(), 1, raw)

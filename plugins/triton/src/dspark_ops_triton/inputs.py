@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from dspark_ops_triton.blocks import step_inputs
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
-CUT = Cut(items=256, warps=2)
+#: A row per thread.
+CUT = Cut(items=64, warps=2)
 
 
 def draft_inputs(bonus: Tensor, positions: Tensor, cache_loc: Tensor, draft_ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,14 +84,17 @@ def expand_uniform(
 
 def prepare_draft_inputs(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return `draft_inputs`, compiled for the site's block."""
-    return prepared(draft_inputs, step_inputs.compile_draft_inputs, device, site, rows)
+    compiled = step_inputs.compile_draft_inputs
+    return prepare_cut(step_inputs.draft_inputs, CUT, draft_inputs, compiled, device, site, rows)
 
 
 def prepare_verify_inputs(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `verify_inputs`, compiled for every width that a step at the site may have."""
-    return prepared(verify_inputs, step_inputs.compile_verify_inputs, device, site, rows)
+    compiled = step_inputs.compile_verify_inputs
+    return prepare_cut(step_inputs.verify_inputs, CUT, verify_inputs, compiled, device, site, rows)
 
 
 def prepare_expand_uniform(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return `expand_uniform`, compiled for the dtypes of the contract."""
-    return prepared(expand_uniform, step_inputs.compile_expand_uniform, device, site, rows)
+    compiled = step_inputs.compile_expand_uniform
+    return prepare_cut(step_inputs.expand_uniform, CUT, expand_uniform, compiled, device, site, rows)

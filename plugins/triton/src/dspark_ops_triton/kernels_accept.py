@@ -77,7 +77,7 @@ _GREEDY = Kernel(
         axis("B").at_most(2**31 - 16),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 16 bytes per row and 24 per request",

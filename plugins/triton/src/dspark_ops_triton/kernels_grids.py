@@ -7,7 +7,7 @@ from dataclasses import replace
 from dspark_ops.api import Kernel, RankClass, Traits, any_gpu, axis, contiguous, dtype, option, unit_last_stride
 from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
-_ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True)
+_ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True, pdl=True)
 
 _FP8_GRID_QUANTIZE = Kernel(
     "fp8_grid_quantize",
@@ -26,7 +26,7 @@ _FP8_GRID_QUANTIZE = Kernel(
     traits=_ROW_BY_ROW,
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one warp per 32 groups; 3 bytes per value; 64-bit offsets",
+    note="1 launch, a program per 32 groups; 3 bytes per value; 64-bit offsets",
 )
 
 _FP8_GRID_ROUND = replace(
@@ -34,7 +34,7 @@ _FP8_GRID_ROUND = replace(
     op="fp8_grid_round",
     target="dspark_ops_triton.fp8_grid:fp8_grid_round",
     prepare="dspark_ops_triton.fp8_grid:prepare_fp8_grid_round",
-    note="1 launch, one warp per 32 groups; 4 bytes per value; no 8-bit conversion; 64-bit offsets",
+    note="1 launch, a program per 32 groups; 4 bytes per value; no 8-bit conversion; 64-bit offsets",
 )
 
 _FP4_ROWS = Kernel(

@@ -22,7 +22,7 @@ _MXFP8 = Kernel(
         axis("M").at_most(2**30),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch, padding of the scale bytes included; 3 bytes per value; 64-bit offsets",

@@ -14,7 +14,7 @@ from dspark_ops.api import (
 )
 from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
 
-_ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True)
+_ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True, pdl=True)
 
 _HASH = Kernel(
     "moe_gate_hash",

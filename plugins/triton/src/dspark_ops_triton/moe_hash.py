@@ -11,13 +11,15 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks import padded_choices
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.elementary import exp_rounded, log1p_rounded
 
 #: Choices of a row that one warp takes.
 MOST_CHOSEN = 64
-HASH_WARPS = 1
-FILL_CUT = Cut(items=256, warps=2)
+HASH_CUT = Cut(items=1, warps=1)
+#: Rows of a program.
+FILL_CUT = Cut(items=32, warps=4)
 
 
 @triton.jit(
@@ -26,9 +28,10 @@ FILL_CUT = Cut(items=256, warps=2)
 )
 def hash_kernel(
     logits, input_ids, table, num_valid, weights, ids, row_stride, column_stride, tokens, top_k, renorm_eps, pad_id,
-    SLOTS: tl.constexpr, PADDED: tl.constexpr,
+    SLOTS: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Look up the experts of one row's token, and divide their scores by the sum of these."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     token = tl.load(input_ids + row).to(tl.int64)
     live = (token >= 0) & (token < tokens)
@@ -75,6 +78,13 @@ def moe_gate_hash(
 
     Source: N2, C5.4.
     """
+    return _hash(HASH_CUT, logits, input_ids, table, renorm_eps, pad_id, num_valid)
+
+
+def _hash(
+    cut: Cut, logits: Tensor, input_ids: Tensor, table: Tensor, renorm_eps: float = 1e-20, pad_id: int = -1,
+    num_valid: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     rows, top_k = input_ids.shape[0], table.shape[1]
     if not 1 <= top_k <= MOST_CHOSEN:
         raise ValueError(f"moe_gate_hash: wanted a table of 1 to {MOST_CHOSEN} experts per token, got {top_k}")
@@ -84,7 +94,7 @@ def moe_gate_hash(
         hash_kernel[(rows,)](
             logits, input_ids, table, ids if num_valid is None else num_valid, weights, ids,
             logits.stride(0), logits.stride(1), table.shape[0], top_k, float(renorm_eps), pad_id,
-            **hash_constants(top_k, num_valid is not None), **launch_options(HASH_WARPS),
+            **hash_constants(cut, top_k, num_valid is not None), **cut_options(cut),
         )  # fmt: skip
     return weights, ids
 
@@ -105,27 +115,25 @@ def fill_padded_topk(ids: Tensor, weights: Tensor, num_valid: Tensor, pad_id: in
     padded_choices.fill_padded_topk(FILL_CUT, ids, weights, num_valid, pad_id)
 
 
-def hash_constants(top_k: int, padded: bool) -> dict[str, Any]:
+def hash_constants(cut: Cut, top_k: int, padded: bool) -> dict[str, Any]:
     """Return the compile-time arguments of `moe_gate_hash`."""
-    return {"SLOTS": max(8, triton.next_power_of_2(top_k)), "PADDED": padded}
-
-
-def launch_options(warps: int) -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: scores round as the contract has it."""
-    return {"num_warps": warps, "enable_fp_fusion": False}
+    return {"SLOTS": max(8, triton.next_power_of_2(top_k)), "PADDED": padded, "PDL": cut.pdl}
 
 
 def prepare_moe_gate_hash(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `moe_gate_hash`, compiled for the site's choices and logits, with and without a count of rows."""
-    if device.arch.vendor != "cpu":
-        logits = torch.zeros(1, 1, dtype=getattr(torch, site.dtypes.get("logits", "float32")), device="cuda")
-        tokens = torch.zeros(1, dtype=getattr(torch, site.dtypes.get("input_ids", "int64")), device="cuda")
-        table = torch.zeros(1, site.axes["K"], dtype=torch.int32, device="cuda")
-        for count in (None, torch.ones(1, dtype=torch.int32, device="cuda")):
-            moe_gate_hash(logits, tokens, table, num_valid=count)
-    return moe_gate_hash
+    return prepare_cut(_hash, HASH_CUT, moe_gate_hash, _compile_hash, device, site, rows)
+
+
+def _compile_hash(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    logits = torch.zeros(1, 1, dtype=getattr(torch, site.dtypes.get("logits", "float32")), device="cuda")
+    tokens = torch.zeros(1, dtype=getattr(torch, site.dtypes.get("input_ids", "int64")), device="cuda")
+    table = torch.zeros(1, site.axes["K"], dtype=torch.int32, device="cuda")
+    for count in (None, torch.ones(1, dtype=torch.int32, device="cuda")):
+        call(logits, tokens, table, num_valid=count)
 
 
 def prepare_fill_padded_topk(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
     """Return `fill_padded_topk`, compiled for ids and counts of both dtypes."""
-    return prepared(fill_padded_topk, padded_choices.compile_fill_padded_topk, device, site, rows)
+    compiled = padded_choices.compile_fill_padded_topk
+    return prepare_cut(padded_choices.fill_padded_topk, FILL_CUT, fill_padded_topk, compiled, device, site, rows)

@@ -10,15 +10,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.expert_words import expert_word
 
-BLOCK = 256
-WARPS = 1
+#: A choice per thread.
+CUT = Cut(items=128, warps=4)
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["ids", "weights"])
-def pack_kernel(ids, weights, out, count, BLOCK: tl.constexpr):
+def pack_kernel(ids, weights, out, count, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Write BLOCK words."""
+    begin(PDL)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = place < count
     expert = tl.load(ids + place, mask=mask, other=0).to(tl.int32)
@@ -39,22 +42,30 @@ def pack_topk_ids(ids: Tensor, weights: Tensor) -> Tensor:
 
     Source: N2, O06.
     """
+    return _pack(CUT, ids, weights)
+
+
+def _pack(cut: Cut, ids: Tensor, weights: Tensor) -> Tensor:
     out = torch.empty(ids.shape, dtype=torch.int32, device=ids.device)
     count = out.numel()
     if count:
-        pack_kernel[(triton.cdiv(count, BLOCK),)](ids, weights, out, count, BLOCK=BLOCK, **launch_options())
+        pack_kernel[(triton.cdiv(count, cut.items),)](
+            ids, weights, out, count, **launch_constants(cut), **cut_options(cut)
+        )
     return out
 
 
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
+def launch_constants(cut: Cut) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch."""
+    return {"BLOCK": cut.items, "PDL": cut.pdl}
 
 
 def prepare_pack_topk_ids(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `pack_topk_ids`, compiled for both dtypes of ids."""
-    if device.arch.vendor != "cpu":
-        ids = torch.zeros(1, 1, dtype=torch.int32, device="cuda")
-        for typed in (ids, ids.long()):
-            pack_topk_ids(typed, torch.zeros(1, 1, device="cuda"))
-    return pack_topk_ids
+    return prepare_cut(_pack, CUT, pack_topk_ids, _compile, device, site, rows)
+
+
+def _compile(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    ids = torch.zeros(1, 1, dtype=torch.int32, device="cuda")
+    for typed in (ids, ids.long()):
+        call(typed, torch.zeros(1, 1, device="cuda"))

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks import route_reduce
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
-#: 8 columns per thread, 16 bytes of a 16-bit dtype. A decode step's rows fill a device by small blocks.
-CUT, AMD_CUT = Cut(items=512, warps=2), Cut(items=512, warps=1)
+#: A decode step's rows fill a device by small blocks: 4 columns per thread, 8 on AMD, 16 bytes of a 16-bit dtype.
+CUT, AMD_CUT = Cut(items=256, warps=2), Cut(items=512, warps=1)
 
 
 def moe_local_reduce(
@@ -52,4 +52,6 @@ def moe_local_reduce(
 
 def prepare_moe_local_reduce(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `moe_local_reduce`, compiled for the site's sizes, dtype and options, with each optional tensor or not."""
-    return prepared(moe_local_reduce, route_reduce.compile_moe_local_reduce, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    compiled = route_reduce.compile_moe_local_reduce
+    return prepare_cut(route_reduce.moe_local_reduce, cut, moe_local_reduce, compiled, device, site, rows)

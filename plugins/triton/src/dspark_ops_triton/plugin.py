@@ -96,7 +96,7 @@ _FINALIZE = Kernel(
         axis("B").at_most(2**31 - 16),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch for lengths and tokens together; about 30 bytes per request and 16 per draft",

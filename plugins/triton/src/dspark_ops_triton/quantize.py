@@ -10,16 +10,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.mxfp8 import TILE_GROUPS, mxfp8_groups, scale_rows, sf_128x4_place
 
-#: Rows of a program, each with the columns of 4 groups: 32 values per thread.
-ROWS = 32
-THREADS = 128
+#: Rows of a program, each with the columns of 4 groups: 32 values per thread, in few warps for few rows.
+CUT, AMD_CUT = Cut(items=8, warps=1), Cut(items=32, warps=2)
 
 
 @triton.jit(do_not_specialize=["rows"])
-def mxfp8_kernel(x, q, scales, rows, GROUPS: tl.constexpr, ROWS: tl.constexpr, SWIZZLED: tl.constexpr):
+def mxfp8_kernel(
+    x, q, scales, rows, GROUPS: tl.constexpr, ROWS: tl.constexpr, SWIZZLED: tl.constexpr, PDL: tl.constexpr
+):
     """Quantise 4 groups of ROWS rows; bytes that belong to no group are written, too."""
+    begin(PDL)
     cell = tl.arange(0, ROWS * 4)
     row = tl.program_id(0) * ROWS + cell // 4
     group = tl.program_id(1) * 4 + cell % 4
@@ -50,6 +54,10 @@ def mxfp8_quantize(x: Tensor, layout: str = "sf_128x4") -> tuple[Tensor, Tensor]
 
     Source: N12, N0.4 (rule MX).
     """
+    return _quantize(AMD_CUT if torch.version.hip else CUT, x, layout)
+
+
+def _quantize(cut: Cut, x: Tensor, layout: str = "sf_128x4") -> tuple[Tensor, Tensor]:
     rows, columns = x.shape
     groups = columns // 32
     swizzled = layout == "sf_128x4"
@@ -58,27 +66,25 @@ def mxfp8_quantize(x: Tensor, layout: str = "sf_128x4") -> tuple[Tensor, Tensor]
     stored_groups = triton.cdiv(groups, TILE_GROUPS) * TILE_GROUPS if swizzled else groups
     scales = torch.empty(stored_rows * stored_groups, dtype=torch.uint8, device=x.device)
     if rows:
-        mxfp8_kernel[(triton.cdiv(stored_rows, ROWS), triton.cdiv(groups, TILE_GROUPS))](
-            x, q, scales, rows, **launch_constants(groups, swizzled), **launch_options(torch.version.hip is not None)
+        mxfp8_kernel[(triton.cdiv(stored_rows, cut.items), triton.cdiv(groups, TILE_GROUPS))](
+            x, q, scales, rows, **launch_constants(cut, groups, swizzled), **cut_options(cut)
         )
     return q.view(torch.float8_e4m3fn), scales
 
 
-def launch_constants(groups: int, swizzled: bool) -> dict[str, Any]:
+def launch_constants(cut: Cut, groups: int, swizzled: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"GROUPS": groups, "ROWS": ROWS, "SWIZZLED": swizzled}
-
-
-def launch_options(amd: bool) -> dict[str, Any]:
-    """Return the compiler options of a launch."""
-    return {"num_warps": THREADS // (64 if amd else 32), "enable_fp_fusion": False}
+    return {"GROUPS": groups, "ROWS": cut.items, "SWIZZLED": swizzled, "PDL": cut.pdl}
 
 
 def prepare_mxfp8_quantize(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return `mxfp8_quantize`, compiled for the site's width, dtype and layout."""
-    if device.arch.vendor != "cpu":
-        dtype = getattr(torch, site.dtypes.get("x", "bfloat16"))
-        buffer = torch.zeros(site.axes["K"] + 1, dtype=dtype, device="cuda")
-        for x in (buffer[None, :-1], buffer[None, 1:]):
-            mxfp8_quantize(x, site.options.get("layout", "sf_128x4"))
-    return mxfp8_quantize
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    return prepare_cut(_quantize, cut, mxfp8_quantize, _compile, device, site, rows)
+
+
+def _compile(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    dtype = getattr(torch, site.dtypes.get("x", "bfloat16"))
+    buffer = torch.zeros(site.axes["K"] + 1, dtype=dtype, device="cuda")
+    for x in (buffer[None, :-1], buffer[None, 1:]):
+        call(x, site.options.get("layout", "sf_128x4"))

@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from dspark_ops_triton.blocks import varctx_records
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
-CUT = Cut(items=256, warps=4)
+#: One warp holds the requests of a decode step; more of them are shared as `varctx_records.widened` says.
+CUT = Cut(items=64, warps=1)
 
 
 def varctx_schedule(
@@ -32,7 +33,7 @@ def varctx_schedule(
     Raises:
         ValueError: `programs` is too small or no multiple of `next_n`, a size is not positive, or too many requests.
 
-    Bytes moved: 16 per program, 4 per request and 256 programs. Launches: 1.
+    Bytes moved: 16 per program, 4 per request and 64 programs. Launches: 1.
 
     Source: A17a.
     """
@@ -41,4 +42,5 @@ def varctx_schedule(
 
 def prepare_varctx_schedule(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return `varctx_schedule`, compiled for the planned numbers of requests."""
-    return prepared(varctx_schedule, varctx_records.compile_varctx_schedule, device, site, rows)
+    compiled = varctx_records.compile_varctx_schedule
+    return prepare_cut(varctx_records.varctx_schedule, CUT, varctx_schedule, compiled, device, site, rows)

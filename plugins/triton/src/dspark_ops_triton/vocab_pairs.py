@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from dspark_ops_triton.blocks import rank_pairs
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
-CUT = Cut(items=128, warps=1)
+#: A row per thread.
+CUT = Cut(items=32, warps=1)
 
 
 def argmax_vocab_parallel(pairs: Tensor) -> Tensor:
@@ -31,4 +32,5 @@ def argmax_vocab_parallel(pairs: Tensor) -> Tensor:
 
 def prepare_argmax_vocab_parallel(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `argmax_vocab_parallel`, compiled."""
-    return prepared(argmax_vocab_parallel, rank_pairs.compile_argmax_vocab_parallel, device, site, rows)
+    compiled = rank_pairs.compile_argmax_vocab_parallel
+    return prepare_cut(rank_pairs.argmax_vocab_parallel, CUT, argmax_vocab_parallel, compiled, device, site, rows)

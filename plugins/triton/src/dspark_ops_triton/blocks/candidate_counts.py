@@ -11,15 +11,18 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
+from dspark_ops_triton.blocks.dependent import begin
 
 
 @triton.jit(
     do_not_specialize=["rows", "topk_blocks", "block_size", "exact_tail"], do_not_specialize_on_alignment=["seq_lens"]
 )
 def lengths_kernel(
-    seq_lens, block_lens, compact_lens, page_table, rows, topk_blocks, block_size, exact_tail, BLOCK: tl.constexpr
+    seq_lens, block_lens, compact_lens, page_table, rows, topk_blocks, block_size, exact_tail,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Write the block counts and packed lengths of BLOCK rows."""
+    begin(PDL)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = row < rows
     length = tl.load(seq_lens + row, mask=live, other=0)
@@ -46,9 +49,14 @@ def candidate_lengths(
     if rows:
         lengths_kernel[(triton.cdiv(rows, cut.items),)](
             seq_lens, block_lens, compact_lens, page_table, rows, topk_blocks, block_size, int(exact_tail),
-            BLOCK=cut.items, **cut_options(cut),
+            **launch_constants(cut), **cut_options(cut),
         )  # fmt: skip
     return block_lens, compact_lens, page_table
+
+
+def launch_constants(cut: Cut) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch."""
+    return {"BLOCK": cut.items, "PDL": cut.pdl}
 
 
 def compile_candidate_lengths(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:

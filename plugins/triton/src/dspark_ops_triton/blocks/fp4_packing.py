@@ -18,6 +18,7 @@ from dspark_ops_triton.blocks.codes import (
     ue8m0_index,
 )
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.rotary import split_pairs
 
 #: Cuts, each with the least number of rows that it is used for, descending; the last one is for 0.
@@ -25,8 +26,11 @@ Cuts = tuple[tuple[int, Cut], ...]
 
 
 @triton.jit(do_not_specialize=["rows"])
-def fp4_rows_kernel(x, payload, scales, rows, GROUPS: tl.constexpr, ROWS: tl.constexpr, TO_EVEN: tl.constexpr):
+def fp4_rows_kernel(
+    x, payload, scales, rows, GROUPS: tl.constexpr, ROWS: tl.constexpr, TO_EVEN: tl.constexpr, PDL: tl.constexpr
+):
     """Quantise ROWS rows of GROUPS groups of 32 values; a row's scale word is written as four bytes."""
+    begin(PDL)
     cell = tl.arange(0, ROWS * 4)
     row, group = tl.program_id(0).to(tl.int64) * ROWS + cell // 4, cell % 4
     here = row < rows
@@ -67,7 +71,7 @@ def cut_of(cuts: Cuts, rows: int) -> Cut:
 
 def launch_constants(cut: Cut, columns: int, rounding: str) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"GROUPS": columns // 32, "ROWS": cut.items, "TO_EVEN": rounding == "rne"}
+    return {"GROUPS": columns // 32, "ROWS": cut.items, "TO_EVEN": rounding == "rne", "PDL": cut.pdl}
 
 
 def compile_fp4_quantize_rows(cuts: Cuts, call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from dspark_ops_triton.blocks.codes import e4m3_code, e4m3_round, power_of_two, ue8m0_fp8_grid
+from dspark_ops_triton.blocks.dependent import begin
 
 #: Groups of a program: one warp, so that six rows of 5120 are 30 programs, and their largest values are shuffles.
 GROUPS = 32
@@ -28,8 +29,9 @@ def grid_codes(groups):
 
 
 @triton.jit(do_not_specialize=["count"])
-def grid_codes_kernel(x, codes, scales, count, GROUPS: tl.constexpr):
+def grid_codes_kernel(x, codes, scales, count, GROUPS: tl.constexpr, PDL: tl.constexpr = False):
     """Write the codes and the scale bytes of GROUPS of `count` groups of 32 values."""
+    begin(PDL)
     group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     live = group < count
     place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
@@ -40,8 +42,9 @@ def grid_codes_kernel(x, codes, scales, count, GROUPS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["count"])
-def grid_values_kernel(x, out, count, GROUPS: tl.constexpr):
+def grid_values_kernel(x, out, count, GROUPS: tl.constexpr, PDL: tl.constexpr = False):
     """Write the values on the grid of GROUPS of `count` groups of 32 values."""
+    begin(PDL)
     group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     live = group < count
     place = group[:, None] * 32 + tl.arange(0, 32)[None, :]

@@ -11,9 +11,31 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
+from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.hyper import load_weights
 
 #: Slots of a row whose loads are all in flight at once.
 MOST_CHOSEN = 16
+
+
+@triton.jit
+def held_slots(route_out, ids, expert_mask, experts, row, lanes, TOP: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return which of a row's TOP slots belong to this rank, and lanes of those slots' routes: two tuples.
+
+    Loads of one kind come together, so that a row waits three times and not three times per slot.
+    """
+    experts_of = load_weights(ids, TOP)
+    held = ()
+    for slot in tl.static_range(TOP):
+        known = (experts_of[slot] >= 0) & (experts_of[slot] < experts)
+        place = tl.where(known, experts_of[slot], 0)
+        held = held + (tl.load(expert_mask + place, mask=known, other=0) != 0,)  # noqa: RUF005
+    values = ()
+    for slot in tl.static_range(TOP):
+        there = lanes < tl.where(held[slot], COLUMNS, 0)
+        source = route_out + (row * TOP + slot) * COLUMNS + lanes
+        values = values + (tl.load(source, mask=there, other=0.0),)  # noqa: RUF005
+    return held, values
 
 
 @triton.jit(
@@ -23,24 +45,26 @@ MOST_CHOSEN = 16
 def reduce_kernel(
     route_out, topk_ids, expert_mask, topk_weights, shared, out, experts, scale,
     TOP: tl.constexpr, COLUMNS: tl.constexpr, WEIGHTED: tl.constexpr, SHARED: tl.constexpr, SCALED: tl.constexpr,
-    ONCE: tl.constexpr, BLOCK: tl.constexpr,
+    ONCE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Sum BLOCK columns of one row over its slots; a slot of a remote expert is not read."""
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = lanes < COLUMNS
     kind = out.dtype.element_ty
+    held, values = held_slots(route_out, topk_ids + row * TOP, expert_mask, experts, row, lanes, TOP, COLUMNS)
+    if WEIGHTED:
+        weights = load_weights(topk_weights + row * TOP, TOP)
+    if SHARED:
+        own = tl.load(shared + row * COLUMNS + lanes, mask=inside, other=0.0).to(tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     for slot in tl.static_range(TOP):
-        expert = tl.load(topk_ids + row * TOP + slot)
-        known = (expert >= 0) & (expert < experts)
-        held = tl.load(expert_mask + tl.where(known, expert, 0), mask=known, other=0) != 0
-        there = lanes < tl.where(held, COLUMNS, 0)
-        value = tl.load(route_out + (row * TOP + slot) * COLUMNS + lanes, mask=there, other=0.0).to(tl.float32)
+        value = values[slot].to(tl.float32)
         if WEIGHTED:
-            value = value * tl.load(topk_weights + row * TOP + slot)
+            value = value * weights[slot]
         # A choice: a weight that is no number would let a remote slot through.
-        total = tl.where(held, total + value, total)
+        total = tl.where(held[slot], total + value, total)
     if ONCE:
         total = total * scale
     else:
@@ -48,7 +72,7 @@ def reduce_kernel(
         if SCALED:
             total = (total * scale).to(kind).to(tl.float32)
     if SHARED:
-        total = total + tl.load(shared + row * COLUMNS + lanes, mask=inside, other=0.0).to(tl.float32)
+        total = total + own
     tl.store(out + row * COLUMNS + lanes, total.to(kind), mask=inside)
 
 
@@ -86,7 +110,7 @@ def launch_constants(
     """Return the compile-time arguments of a launch."""
     return {
         "TOP": top_k, "COLUMNS": columns, "WEIGHTED": weighted, "SHARED": shared, "SCALED": scaled or once,
-        "ONCE": once, "BLOCK": cut.items,
+        "ONCE": once, "BLOCK": cut.items, "PDL": cut.pdl,
     }  # fmt: skip
 
 

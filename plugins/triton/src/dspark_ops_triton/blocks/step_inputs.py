@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
+from dspark_ops_triton.blocks.dependent import begin
 
 _STRIDES = ["first_row", "first_column", "second_row", "second_column"]
 
@@ -28,9 +29,11 @@ def copy_columns(source, row_stride, column_stride, out, row, column, flat, mask
 )
 def draft_inputs_kernel(
     bonus, positions, cache_loc, draft_ids, positions_out, cache_out, elements, bonus_stride,
-    first_row, first_column, second_row, second_column, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    first_row, first_column, second_row, second_column,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Copy BLOCK of the flat positions and slots, and the anchors of the blocks that begin among them."""
+    begin(PDL)
     flat = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = flat < elements
     row, column = flat // COLUMNS, flat % COLUMNS
@@ -47,9 +50,10 @@ def draft_inputs_kernel(
 def verify_inputs_kernel(
     ids, positions, cache_loc, ids_out, positions_out, cache_out, elements,
     first_row, first_column, second_row, second_column, third_row, third_column,
-    COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Copy BLOCK of the flat ids, positions and slots."""
+    begin(PDL)
     flat = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = flat < elements
     row, column = flat // COLUMNS, flat % COLUMNS
@@ -61,8 +65,12 @@ def verify_inputs_kernel(
 @triton.jit(
     do_not_specialize=["requests", "rows", "width"], do_not_specialize_on_alignment=["seq_lens", "request_indices"]
 )
-def expand_kernel(seq_lens, request_indices, causal_lens, request_rows, requests, rows, width, BLOCK: tl.constexpr):
+def expand_kernel(
+    seq_lens, request_indices, causal_lens, request_rows, requests, rows, width,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Write what BLOCK rows see and to which request they belong; rows behind the last request are padding."""
+    begin(PDL)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = row < rows
     request = tl.minimum(row // width, requests - 1)
@@ -123,14 +131,14 @@ def expand_uniform(
     if rows:
         expand_kernel[(triton.cdiv(rows, cut.items),)](
             seq_lens, request_indices, causal_lens, request_rows, requests, rows, width,
-            BLOCK=cut.items, **cut_options(cut),
+            BLOCK=cut.items, PDL=cut.pdl, **cut_options(cut),
         )  # fmt: skip
     return causal_lens, request_rows
 
 
 def launch_constants(cut: Cut, columns: int) -> dict[str, Any]:
     """Return the compile-time arguments of the kernels that copy columns."""
-    return {"COLUMNS": columns, "BLOCK": cut.items}
+    return {"COLUMNS": columns, "BLOCK": cut.items, "PDL": cut.pdl}
 
 
 def compile_draft_inputs(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.codes import power_of_two
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
+from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.e4m3_bits import e4m3_value_of_any_code
 
 GROUP = 32
@@ -26,9 +27,10 @@ MOST_COLUMNS = 8192
 )
 def gather_kernel(
     table, scales, ids, out, count, each, token_stride, id_stride, low, high,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Write ROWS rows of the result."""
+    begin(PDL)
     place = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = place < count
     id = tl.load(ids + place // each * token_stride + place % each * id_stride, mask=live, other=-1).to(tl.int64)
@@ -67,7 +69,7 @@ def engram_gather(cut: Cut, table: Tensor, scales: Tensor, ids: Tensor, lo: int,
 
 def launch_constants(cut: Cut, columns: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"ROWS": max(1, cut.items // columns), "COLUMNS": columns, "GROUP": GROUP}
+    return {"ROWS": max(1, cut.items // columns), "COLUMNS": columns, "GROUP": GROUP, "PDL": cut.pdl}
 
 
 def compile_engram_gather(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
