@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
-from dspark_ops_nvidia_sm90.inputs import inputs_kernel, outputs_kernel
-from dspark_ops_triton.blocks.launching import RowTiles, row_options
+from dspark_ops_nvidia_sm90.inputs import inputs_kernel
 from dspark_ops_triton.blocks.mla_walk import schedule_options, walk_constants
 
 
@@ -28,11 +27,3 @@ def test_the_inputs_are_padded_without_spills_beside_the_schedule(rows: int) -> 
     assert kernel.spilled == 0
     assert kernel.count(r"\bLDG\.E\.128") >= 1
     assert kernel.count(r"\bACQBULK") == 1, "it waits for the kernels before it"
-
-
-def test_the_outputs_are_copied_16_bytes_at_a_time() -> None:
-    signature = {"padded": "*bf16", "padded_lse": "*fp32", "out": "*bf16", "lse": "*fp32", "heads": "i32"}
-    options = row_options(RowTiles(4, pdl=True))
-    kernel = compile_kernel(outputs_kernel, "sm_90", signature, {"PDL": True}, options, ("padded", "out"))
-    assert kernel.spilled == 0
-    assert kernel.count(r"\bSTG\.E\.128") >= 1

@@ -9,7 +9,7 @@ import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops_triton import attention, kv_store, rope, rope_wo_a
-from dspark_ops_triton.blocks import sparse_decode, turned_copy
+from dspark_ops_triton.blocks import sparse_decode, sparse_whole, turned_copy
 from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
@@ -74,9 +74,8 @@ def test_a_latent_row_is_stored_from_registers(arch: str) -> None:
         assert kernel.count(r"\bF2FP\.SATFINITE\.E4M3") >= 2, "the hardware rounds to e4m3"
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-def test_a_part_of_the_decode_multiplies_on_tensor_cores_and_keeps_its_entries_in_registers(arch: str) -> None:
-    tiles = attention.tiles_of(arch)
+def _part(arch: str) -> CompiledKernel:
+    tiles = _decode_tiles(arch)
     pointers = {
         "q": "*bf16", "cache": "*u8", "indices": "*i32", "lengths": "*i32", "extra_cache": "*u8",
         "extra_indices": "*i32", "extra_lengths": "*i32", "sums": "*fp32", "statistics": "*fp32",
@@ -86,25 +85,47 @@ def test_a_part_of_the_decode_multiplies_on_tensor_cores_and_keeps_its_entries_i
         "page_units", "extra_page_shift", "extra_page_units", "window_parts", "has_lengths", "has_extra_lengths",
     )  # fmt: skip
     signature = {**pointers, **dict.fromkeys(integers, "i32"), "scale": "fp32"}
-    aligned = ("q", "cache", "extra_cache", "sums", "statistics")
-    constants, options = sparse_decode.part_constants(tiles), sparse_decode.part_options(tiles)
-    kernel = compile_kernel(sparse_decode.part_kernel, arch, signature, constants, options, aligned)
+    kernel = sparse_whole.whole_part_kernel if tiles.whole else sparse_decode.part_kernel
+    return compile_kernel(
+        kernel, arch, signature, sparse_decode.part_constants(tiles), sparse_decode.part_options(tiles),
+        ("q", "cache", "extra_cache", "sums", "statistics"),
+    )  # fmt: skip
+
+
+def _decode_tiles(arch: str) -> sparse_decode.Tiles:
+    return replace(attention.tiles_of(arch), pdl=arch.startswith("sm_"))
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHES if arch.startswith("sm_")])
+def test_a_part_of_the_decode_decodes_its_entries_once_and_leaves_room_for_another(arch: str) -> None:
+    kernel = _part(arch)
     assert kernel.spilled == 0
-    assert kernel.registers <= (224 if arch.startswith("sm_") else 512)
+    assert kernel.registers <= 128, "two programs of 256 threads to a multiprocessor"
+    assert kernel.shared <= 98304
+    assert kernel.count(MATRIX["sm"]) == 72, "8 groups of lanes and the rotated one, twice, 4 steps each"
+    assert kernel.count(r"\bF2FP\.F16\.E4M3") == 64, "64 entries of 512 lanes, two lanes at a time, by 256 threads"
+    assert kernel.count(WIDE_LOAD["sm"]) >= 8, "each thread reads 16 codes at once"
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHES if arch.startswith("gfx")])
+def test_a_part_of_the_decode_keeps_its_entries_in_registers_on_amd(arch: str) -> None:
+    kernel = _part(arch)
+    assert kernel.spilled == 0
+    assert kernel.registers <= 512
     assert kernel.shared <= 16384
-    assert kernel.count(MATRIX[arch[:2]]) >= 64
-    assert kernel.count(WIDE_LOAD[arch[:2]]) >= 7, "each thread reads 16 codes of each group at once"
+    assert kernel.count(MATRIX["gf"]) >= 64
+    assert kernel.count(WIDE_LOAD["gf"]) >= 7, "each thread reads 16 codes of each group at once"
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_merge_of_the_decode_is_small(arch: str) -> None:
-    tiles = attention.tiles_of(arch)
+    tiles = _decode_tiles(arch)
     signature = {
         "sums": "*fp32", "statistics": "*fp32", "sink": "*fp32", "out": "*bf16", "lse": "*fp32", "count": "i32",
     }  # fmt: skip
     aligned = ("sums", "statistics", "out", "lse")
-    options = sparse_decode.merge_options(tiles)
-    kernel = compile_kernel(sparse_decode.merge_kernel, arch, signature, {"MERGED": tiles.merged}, options, aligned)
+    constants, options = sparse_decode.merge_constants(tiles), sparse_decode.merge_options(tiles)
+    kernel = compile_kernel(sparse_decode.merge_kernel, arch, signature, constants, options, aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= 96
     assert kernel.shared <= 4096

@@ -9,10 +9,9 @@ import torch
 import triton
 from torch import Tensor
 
-from dspark_ops_nvidia_sm90.inputs import inputs_kernel, outputs_kernel
+from dspark_ops_nvidia_sm90.inputs import inputs_kernel
 from dspark_ops_triton.blocks.dependent import has_pdl
 from dspark_ops_triton.blocks.kv_v4 import page_units
-from dspark_ops_triton.blocks.launching import RowTiles, row_options
 from dspark_ops_triton.blocks.mla_walk import schedule_options, walk_constants
 from dspark_ops_triton.blocks.row_argmax import unit_count
 
@@ -74,14 +73,15 @@ class FlashMla:
             extra_layout: ``kv_v4`` or None.
 
         Returns:
-            out [T, A, 512] bfloat16, lse [T, A] float32, without the sink. No valid entry gives 0 and +inf.
+            out [T, A, 512] bfloat16, lse [T, A] float32, without the sink. No valid entry gives 0 and +inf. Both are
+            views of what FlashMLA writes, in which a row has 64 heads.
 
         Raises:
             ValueError: another layout or width, more than 64 heads, a cache that has not its page size, or only one of
                 `extra_cache` and `extra_indices`.
 
-        Bytes moved: 584 per valid entry; what is padded, twice. Launches: the inputs and the schedule, FlashMLA's two
-        and, for other than 64 heads, the outputs: 4, and one for lengths that are not given; none for no rows.
+        Bytes moved: 584 per valid entry; queries that are padded, twice. Launches: the inputs and the schedule, and
+        FlashMLA's two: 3, and one for lengths that are not given; none for no rows.
 
         Source: N appendix A, N4.7.
         """
@@ -102,9 +102,8 @@ class FlashMla:
             raise ValueError("sparse_mla_decode: wanted extra_cache and extra_indices together, got one of them")
         pages = _pages(cache, page_size)
         extra_pages = None if extra_cache is None else _pages(extra_cache, extra_page_size)
-        out, lse = torch.empty_like(q), torch.empty(rows, heads, dtype=torch.float32, device=q.device)
         if not rows:
-            return out, lse
+            return torch.empty_like(q), torch.empty(rows, heads, dtype=torch.float32, device=q.device)
         pad = heads < HEADS
         width, extra_width = indices.shape[1], 0 if extra_indices is None else extra_indices.shape[1]
         columns, extra_columns = (triton.cdiv(size, COLUMNS) * COLUMNS for size in (width, extra_width))
@@ -135,12 +134,7 @@ class FlashMla:
             attn_sink=sinks, extra_k_cache=extra_pages if extra_width else None, extra_indices_in_kvcache=extra_slots,
             topk_length=counted, extra_topk_length=extra_counted, use_legacy=True,
         )  # fmt: skip
-        if not pad:
-            return padded.squeeze(1), padded_lse.squeeze(2)
-        outputs_kernel[(rows,)](
-            padded, padded_lse, out, lse, heads, PDL=self._pdl, **row_options(RowTiles(4, self._pdl))
-        )  # fmt: skip
-        return out, lse
+        return padded[:, 0, :heads], padded_lse[:, :heads, 0]
 
 
 def _counted(lengths: Tensor | None, rows: int, width: int, like: Tensor) -> Tensor:

@@ -60,18 +60,3 @@ def inputs_kernel(
                 mask = (first + tl.arange(0, 16) < heads)[:, None]
                 value = tl.load(q + (row * heads + first) * LANES + lane, mask=mask, other=0.0)
                 tl.store(padded_q + (row * HEADS + first) * LANES + lane, value, mask=mask)
-
-
-@triton.jit(do_not_specialize=["heads"])
-def outputs_kernel(padded, padded_lse, out, lse, heads, PDL: tl.constexpr):
-    """Copy the heads that are none of the padding from one row."""
-    begin(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, 16)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    for first in range(0, heads, 16):
-        mask = (first + tl.arange(0, 16) < heads)[:, None]
-        value = tl.load(padded + (row * HEADS + first) * LANES + lane, mask=mask, other=0.0)
-        tl.store(out + (row * heads + first) * LANES + lane, value, mask=mask)
-    head = tl.arange(0, HEADS)
-    total = tl.load(padded_lse + row * HEADS + head, mask=head < heads, other=0.0)
-    tl.store(lse + row * heads + head, total, mask=head < heads)

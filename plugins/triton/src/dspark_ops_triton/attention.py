@@ -16,19 +16,23 @@ from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.blocks.sparse_decode import (
     LOG2_E,
     Tiles,
+    merge_constants,
     merge_kernel,
     merge_options,
     part_constants,
     part_kernel,
     part_options,
 )
+from dspark_ops_triton.blocks.sparse_whole import whole_part_kernel
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
 #: Parts are programs of the grid's last dimension, which has 16 bits.
 MOST_PARTS = 65535
 #: The layout that an extra cache may have beside a window of another one (N7.1).
 BESIDE = {"kv_v41": "kv_v41_fp4", "kv_v41_new": "kv_v41_fp4_new"}
-#: The threads hold 64 entries as bfloat16 between the two products; 640 entries of a row are 10 programs.
-TILES = Tiles(heads=16, entries=64, warps=8, merged=8, merge_warps=4)
+#: 64 entries are 64 KB as bfloat16, and 128 registers of each of 256 threads: two programs share a multiprocessor of
+#: Hopper. 640 entries of a row are 10 programs.
+TILES = Tiles(heads=16, entries=64, warps=8, merged=4, merge_warps=4, whole=True)
 AMD_TILES = Tiles(heads=16, entries=64, warps=4, merged=8, merge_warps=2)
 
 
@@ -83,6 +87,8 @@ class SparseDecode:
                 only one of `extra_cache` and `extra_indices`, or more than four million columns.
 
         Entries are multiplied as bfloat16, which holds them exactly; sums are float32; weights are rounded to bfloat16.
+        Parts do not follow the records of `mla_sched_meta`, which no argument holds: a row is cut where its own columns
+        say, so its bits are the same among any others, and a part without entries ends at once.
 
         Bytes moved: 584 (in V4.1 528 or 288) per valid entry and 16 heads; ``2*A*512`` in, as much out, and 4104 per
         head and part of 64 columns through scratch memory. Launches: 2, none for no rows.
@@ -120,17 +126,18 @@ class SparseDecode:
         scratch = self._scratch.take(places * (WIDTH + 2), q)
         sums, statistics = scratch[: places * WIDTH], scratch[places * WIDTH :]
         factor = (WIDTH**-0.5 if scale is None else scale) * LOG2_E.value
-        part_kernel[(tokens, triton.cdiv(heads, tiles.heads), count)](
+        kernel = whole_part_kernel if tiles.whole else part_kernel
+        kernel[(tokens, triton.cdiv(heads, tiles.heads), count)](
             q, cache, indices, indices if lengths is None else lengths,
             more, more_indices, indices if extra_lengths is None else extra_lengths, sums, statistics,
             heads, width, extra_width, indices.stride(0), more_indices.stride(0),
             cache.shape[0] * page_size, more.shape[0] * more_size,
             page_shift(page_size), units, page_shift(more_size), more_units, window_parts,
             int(lengths is not None), int(extra_lengths is not None), factor,
-            **part_constants(tiles, layout, extra), **part_options(tiles),
+            **part_constants(tiles, layout, extra, q.is_cuda), **part_options(tiles),
         )  # fmt: skip
         merge_kernel[(tokens, heads)](
-            sums, statistics, sink, out, lse, count, MERGED=tiles.merged, **merge_options(tiles)
+            sums, statistics, sink, out, lse, count, **merge_constants(tiles), **merge_options(tiles)
         )  # fmt: skip
         return out, lse
 
@@ -174,7 +181,7 @@ def prepare_sparse_mla_decode(device: Any, site: Any, rows: Sequence[int]) -> Sp
 
     Compiled are the site's layout in both caches and, where another may stand beside it, that one in the extra cache.
     """
-    bound = SparseDecode(tiles_of(device.arch.name))
+    bound = SparseDecode(tiles_for("sparse_mla_decode", device, site, tiles_of(device.arch.name)))
     if device.arch.vendor != "cpu":
         heads = site.axes["A"]
         q = torch.zeros(1, heads, WIDTH, dtype=torch.bfloat16, device="cuda")

@@ -119,7 +119,7 @@ _SPARSE_MLA_DECODE = Kernel(
         axis("T").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=_ROW_BY_ROW,
+    traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="2 launches: parts of 64 columns and their merge, with 2056 scratch bytes per head and part; 64-bit offsets",

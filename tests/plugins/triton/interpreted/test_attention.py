@@ -23,7 +23,7 @@ LAUNCHES = {
     "q_rope_store": ["turned_copy_kernel"],
     "rope_tail_copy": ["turned_copy_kernel"],
     "k_norm_rope_store": ["norm_rope_store_kernel"],
-    "sparse_mla_decode": ["part_kernel", "merge_kernel"],
+    "sparse_mla_decode": ["whole_part_kernel", "merge_kernel"],
     "rope_wo_a": ["rope_wo_a_kernel"],
 }
 

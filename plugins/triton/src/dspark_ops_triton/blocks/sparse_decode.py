@@ -8,6 +8,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.kv_v4 import GROUP, LANES
 from dspark_ops_triton.blocks.sparse_attention import NOTHING, softmax_part
 from dspark_ops_triton.blocks.sparse_entries import load_entries
@@ -27,6 +28,8 @@ class Tiles:
         merged: parts that the second launch reads at a time.
         merge_warps: warps of its programs.
         fnuz: the device converts e4m3fnuz, not e4m3.
+        whole: a part's entries are decoded as one block, by `sparse_whole.whole_part_kernel`: NVIDIA only.
+        pdl: both kernels are set up while the one before runs: of the first one, `whole` only.
     """
 
     heads: int
@@ -35,6 +38,8 @@ class Tiles:
     merged: int
     merge_warps: int
     fnuz: bool = False
+    whole: bool = False
+    pdl: bool = False
 
 
 @triton.jit(
@@ -116,27 +121,27 @@ def part_kernel(
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["sink"])
-def merge_kernel(sums, statistics, sink, out, lse, count, MERGED: tl.constexpr):
+def merge_kernel(sums, statistics, sink, out, lse, count, MERGED: tl.constexpr, PDL: tl.constexpr):
     """Merge the parts of one head of one row, MERGED at a time in their order, and apply the sink."""
+    begin(PDL)
     place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     lane = tl.arange(0, LANES)[None, :]
-    largest = NOTHING
-    for first in range(0, count, MERGED):
-        index = first + tl.arange(0, MERGED)
-        other = tl.load(statistics + 2 * (place * count + index), mask=index < count, other=NOTHING)
-        largest = tl.maximum(largest, tl.max(other, axis=0))
-    against = tl.where(largest == NOTHING, 0.0, largest)
-    total = 0.0
+    largest, total = tl.full((), NOTHING, tl.float32), tl.zeros((), tl.float32)
     value = tl.zeros((1, LANES), tl.float32)
     for first in range(0, count, MERGED):
         index = first + tl.arange(0, MERGED)
-        own = tl.load(statistics + 2 * (place * count + index), mask=index < count, other=NOTHING)
-        counted = tl.load(statistics + 2 * (place * count + index) + 1, mask=index < count, other=0.0)
-        factor = tl.exp2(own - against)
-        total += tl.sum(factor * counted, axis=0)
-        # A part without entries was not written.
-        part = tl.load(sums + (place * count + index)[:, None] * LANES + lane, mask=(counted > 0)[:, None], other=0.0)
-        value += tl.sum(part * factor[:, None], axis=0)[None, :]
+        here = index < count
+        own = tl.load(statistics + 2 * (place * count + index), mask=here, other=NOTHING)
+        counted = tl.load(statistics + 2 * (place * count + index) + 1, mask=here, other=0.0)
+        part = tl.load(sums + (place * count + index)[:, None] * LANES + lane, mask=here[:, None], other=0.0)
+        top = tl.maximum(largest, tl.max(own, axis=0))
+        against = tl.where(top == NOTHING, 0.0, top)
+        before, factor = tl.exp2(largest - against), tl.exp2(own - against)
+        total = total * before + tl.sum(factor * counted, axis=0)
+        # A part without entries was not written: what its place holds counts for nothing.
+        part = tl.where((counted > 0)[:, None], part * factor[:, None], 0.0)
+        value = value * before + tl.sum(part, axis=0)[None, :]
+        largest = top
     some = largest != NOTHING
     log_total = largest + tl.log2(tl.where(some, total, 1.0))
     denominator = tl.where(some, total, 1.0)
@@ -146,19 +151,35 @@ def merge_kernel(sums, statistics, sink, out, lse, count, MERGED: tl.constexpr):
     tl.store(out + place * LANES + lane, tl.where(some, value / denominator, 0.0).to(tl.bfloat16))
 
 
-def part_constants(tiles: Tiles, layout: str = "kv_v4", extra: str = "kv_v4") -> dict[str, Any]:
-    """Return the compile-time arguments of the first launch, for the layouts of both caches."""
-    return {"HEADS": tiles.heads, "ENTRIES": tiles.entries, "FNUZ": tiles.fnuz, "LAYOUT": layout, "EXTRA": extra}
+def part_constants(tiles: Tiles, layout: str = "kv_v4", extra: str = "kv_v4", compiled: bool = True) -> dict[str, Any]:
+    """Return the compile-time arguments of the first launch, for the layouts of both caches.
+
+    Args:
+        tiles: how the work is cut.
+        layout: of the window.
+        extra: of the extra cache.
+        compiled: the kernel is compiled, not interpreted.
+    """
+    constants = {"HEADS": tiles.heads, "ENTRIES": tiles.entries, "LAYOUT": layout, "EXTRA": extra}
+    return {**constants, "PINNED": compiled, "PDL": tiles.pdl} if tiles.whole else {**constants, "FNUZ": tiles.fnuz}
 
 
 def part_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of the first launch. Contraction is pinned off: its default differs by version."""
-    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl and tiles.whole)}
+
+
+def merge_constants(tiles: Tiles) -> dict[str, Any]:
+    """Return the compile-time arguments of the second launch."""
+    return {"MERGED": tiles.merged, "PDL": tiles.pdl}
 
 
 def merge_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of the second launch."""
-    return {"num_warps": tiles.merge_warps, "enable_fp_fusion": False}
+    return {"num_warps": tiles.merge_warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
-__all__ = ["LOG2_E", "Tiles", "merge_kernel", "merge_options", "part_constants", "part_kernel", "part_options"]
+__all__ = [
+    "LOG2_E", "Tiles", "merge_constants", "merge_kernel", "merge_options", "part_constants", "part_kernel",
+    "part_options",
+]  # fmt: skip
