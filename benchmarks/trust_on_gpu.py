@@ -266,6 +266,11 @@ def _compared(rc: int, data: Any, errors: str) -> str:
         return f"exit code {rc}: {errors[-300:]}"
     comparison = data["comparison"]
     missing = [name for name in ("effect", "control") if comparison[name] is None]
+    for arm in comparison["arms"] or ():
+        if not arm["conformance"].startswith("passed"):
+            missing.append(f"check of arm {arm['arm']}'s kernels")
+        if arm["host_syncs"] is None and data["workload"]["device"] == "cuda":
+            missing.append(f"count of arm {arm['arm']}'s host waits")
     unlabelled = "" if comparison["simulated"] else "drawn acceptance without its label"
     return f"no {' and no '.join(missing)}" if missing else unlabelled
 
