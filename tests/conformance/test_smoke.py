@@ -148,13 +148,9 @@ def test_a_named_device_becomes_the_current_one_unless_torch_sees_another(monkey
     make_current(device)
     make_current(replace(device, index=None))
     assert current == [1]
-    with pytest.raises(
-        DeviceError, match=r"a NVIDIA H200 \(sm_90\) to the driver and a NVIDIA B200 \(sm_100\)"
-    ):
+    with pytest.raises(DeviceError, match=r"a NVIDIA H200 \(sm_90\) to the driver and a NVIDIA B200 \(sm_100\)"):
         make_current(replace(device, index=2))
-    with pytest.raises(
-        DeviceError, match=r"device 5 \(NVIDIA H200\): torch .* sees 3 devices here; a variable"
-    ):
+    with pytest.raises(DeviceError, match=r"device 5 \(NVIDIA H200\): torch .* sees 3 devices here; a variable"):
         make_current(replace(device, index=5))
 
 
