@@ -17,18 +17,18 @@ def _source(arch: str, block_size: int, blocks: int, words: bool) -> CompiledKer
         **dict.fromkeys(("width", "logit_stride", "blocks", "units", "topk_blocks"), "i32"),
         "logits": "*fp32", "masked": "*fp32", "keep": "*i64" if words else "*u8", "state": "*i64",
     }  # fmt: skip
-    constants, options = (
-        candidates.source_constants(candidates.TILES, block_size, blocks, words),
-        candidates.launch_options(candidates.TILES),
-    )
-    return compile_kernel(candidates.source_kernel, arch, signature, constants, options, ("scores", "state"))
+    tiles = candidates.TILES if arch.startswith("sm_") else candidates.AMD_TILES
+    constants = candidates.source_constants(tiles, block_size, blocks, words, 4)
+    options = candidates.launch_options(tiles)
+    aligned = ("logits", "masked", "scores", "state")
+    return compile_kernel(candidates.source_kernel, arch, signature, constants, options, aligned)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_source_layer_keeps_the_scores_of_64k_entries_in_registers(arch: str) -> None:
     kernel = _source(arch, 8, 8192, True)
     assert kernel.spilled == 0
-    assert kernel.registers <= 96
+    assert kernel.registers <= 176
     assert kernel.shared <= 16384
 
 
@@ -38,7 +38,7 @@ def test_a_source_layer_keeps_the_scores_of_64k_entries_in_registers(arch: str) 
 def test_a_row_of_more_blocks_does_not_spill(arch: str, block_size: int, words: bool) -> None:
     kernel = _source(arch, block_size, 131072, words)
     assert kernel.spilled == 0
-    assert kernel.registers <= 96
+    assert kernel.registers <= 176
     assert kernel.shared <= 16384
 
 

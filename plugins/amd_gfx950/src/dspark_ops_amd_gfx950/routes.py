@@ -11,8 +11,9 @@ from dspark_ops_triton.blocks.launching import RowTiles
 #: 384 experts are six waves of lanes. Two waves hold three each: what they exchange at the end is half of what four do,
 #: and both fit one SIMD's registers with room for a second row.
 GATE = RowTiles(warps=2)
-#: One program sorts, on one unit: 16 waves are four to each of its SIMDs, with 16 comparisons a lane at a time.
-SORT = Cut(items=16384, warps=16)
+#: 16 pairs to a program, each on 16 lanes of every wave: 24 rows of 6 are 16 programs, and a lane holds few of the
+#: others that it compares them with.
+SORT = Cut(items=16, warps=8)
 #: One wave and 16 bytes a lane; 24 rows of 5120 are 240 programs on 256 units.
 REDUCE = Cut(items=512, warps=1)
 

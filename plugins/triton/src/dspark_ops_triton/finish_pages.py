@@ -10,11 +10,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-#: Choices of a row that one program orders: those of a selection come in order already and cost no comparisons.
+#: Choices of a row at most: each is compared with all others.
 MOST_CHOSEN = 2048
-#: Choices that each is compared with at a time, and comparisons at a time.
-OTHERS = 16
-COMPARISONS = 4096
+#: Choices that a program places, and others that it holds at a time to compare them with: all of a usual row, and of
+#: wider ones what an AMD wave's scalar registers have room for.
+OWN = 32
+USUAL = 512
+OTHERS = 256
 #: Behind every entry.
 NONE = tl.constexpr(0x7FFFFFFF)
 WARPS = 8
@@ -23,15 +25,14 @@ _STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_
 
 
 @triton.jit
-def places_in_order(held, entry, lane, found, SLOTS: tl.constexpr, OTHERS: tl.constexpr):
-    """Return the place of each of `found` entries in rising order; `held` points to them, too."""
-    place = tl.zeros((SLOTS,), tl.int32)
-    for first in range(0, found, OTHERS):
-        other = first + tl.arange(0, OTHERS)
-        theirs = tl.load(held + other, mask=other < found, other=NONE)
-        tied = (theirs[None, :] == entry[:, None]) & (other[None, :] < lane[:, None])
-        place += tl.sum(((theirs[None, :] < entry[:, None]) | tied).to(tl.int32), axis=1)
-    return place
+def counted_entries(scores, indices, lane, choices, visible, CHECKED: tl.constexpr):
+    """Return the choices of some lanes of a row, NONE for those that do not count."""
+    choice = tl.load(indices + lane, mask=lane < choices, other=-1)
+    counts = (choice >= 0) & (choice < visible)
+    if CHECKED:
+        score = tl.load(scores + choice, mask=counts, other=float("-inf"))
+        counts = counts & (score > float("-inf"))
+    return tl.where(counts, choice, NONE).to(tl.int32)
 
 
 @triton.jit(
@@ -41,40 +42,42 @@ def places_in_order(held, entry, lane, found, SLOTS: tl.constexpr, OTHERS: tl.co
 def finish_kernel(
     scores, indices, lengths, page_table, page_indices, raw_indices, rows, width, chosen, columns, page_size,
     score_stride, index_stride, table_stride, page_stride, raw_stride,
-    SLOTS: tl.constexpr, OTHERS: tl.constexpr, CHECKED: tl.constexpr, RAW: tl.constexpr,
+    SLOTS: tl.constexpr, OWN: tl.constexpr, OTHERS: tl.constexpr, CHECKED: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """Order the choices of one row that count, and write their slots, then -1 in all `columns` of the output."""
+    """Write the slots of OWN choices of one row at their places among all of the row that count, and its share of -1.
+
+    A place is the number of choices before it: programs of a row need nothing of each other.
+    """
     row = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, SLOTS)
     # a row of the output beyond the rows of the call has no choices
     choices = tl.where(row < rows, chosen, 0)
-    choice = tl.load(indices + row * index_stride + lane, mask=lane < choices, other=-1)
     visible = tl.minimum(tl.load(lengths + row, mask=row < rows, other=0), width)
-    counts = (choice >= 0) & (choice < visible)
-    if CHECKED:
-        score = tl.load(scores + row * score_stride + choice, mask=counts, other=float("-inf"))
-        counts = counts & (score > float("-inf"))
-    # the output holds the entries until their order is known
-    held = page_indices + row * page_stride
-    found = tl.sum(counts.to(tl.int32), axis=0)
-    tl.store(held + tl.cumsum(counts.to(tl.int32), axis=0) - 1, choice.to(tl.int32), mask=counts)
-    tl.debug_barrier()  # other threads read them below
-    entry = tl.load(held + lane, mask=lane < found, other=NONE)
-    follower = tl.load(held + lane + 1, mask=lane + 1 < found, other=NONE)
-    place = lane
-    if tl.sum((entry > follower).to(tl.int32), axis=0) > 0:
-        place = places_in_order(held, entry, lane, found, SLOTS, OTHERS)
-    tl.debug_barrier()  # they are overwritten below
-    page = tl.load(page_table + row * table_stride + entry // page_size, mask=lane < found, other=0)
-    tl.store(held + place, page * page_size + entry % page_size, mask=lane < found)
+    scores += row * score_stride
+    indices += row * index_stride
+    lane = tl.program_id(1) * OWN + tl.arange(0, OWN)
+    entry = counted_entries(scores, indices, lane, choices, visible, CHECKED)
+    place = tl.zeros((OWN,), tl.int32)
+    found = tl.sum(place, axis=0)
+    for first in range(0, SLOTS, OTHERS):
+        other = first + tl.arange(0, OTHERS)
+        theirs = counted_entries(scores, indices, other, choices, visible, CHECKED)
+        found += tl.sum((theirs < NONE).to(tl.int32), axis=0)
+        # the others along the first axis: most of their sum then stays within a thread
+        tied = (theirs[:, None] == entry[None, :]) & (other[:, None] < lane[None, :])
+        place += tl.sum(((theirs[:, None] < entry[None, :]) | tied).to(tl.int32), axis=0)
+    counts = entry < NONE
+    page = tl.load(page_table + row * table_stride + entry // page_size, mask=counts, other=0)
+    pages = page_indices + row * page_stride
+    raws = raw_indices + row * raw_stride
+    tl.store(pages + place, page * page_size + entry % page_size, mask=counts)
     if RAW:
-        tl.store(raw_indices + row * raw_stride + place, entry.to(raw_indices.dtype.element_ty), mask=lane < found)
-    for first in range(found, columns, SLOTS):
-        column = first + lane
-        tl.store(held + column, tl.full((SLOTS,), -1, tl.int32), mask=column < columns)
+        tl.store(raws + place, entry.to(raw_indices.dtype.element_ty), mask=counts)
+    for first in range(tl.program_id(1) * OWN, columns, tl.num_programs(1) * OWN):
+        column = first + tl.arange(0, OWN)
+        behind = (column >= found) & (column < columns)
+        tl.store(pages + column, tl.full((OWN,), -1, tl.int32), mask=behind)
         if RAW:
-            none = tl.full((SLOTS,), -1, raw_indices.dtype.element_ty)
-            tl.store(raw_indices + row * raw_stride + column, none, mask=column < columns)
+            tl.store(raws + column, tl.full((OWN,), -1, raw_indices.dtype.element_ty), mask=behind)
 
 
 def finish_topk_pages(
@@ -94,16 +97,18 @@ def finish_topk_pages(
         indices: [R, K] int32 or int64, last stride 1, K up to `MOST_CHOSEN`; may be negative or beyond W.
         lengths: [R] int32, visible columns: a choice counts below ``min(W, lengths[r])``.
         page_table: [R, P] int32, last stride 1; it covers every choice that counts.
-        page_indices: [at least R, at least K] int32, last stride 1, written whole.
+        page_indices: [at least R, at least K] int32, last stride 1, written whole; apart from the other arguments.
         page_size: entries of a page.
-        raw_indices: of the shape of `page_indices` and the dtype of `indices`, last stride 1, written whole if given.
+        raw_indices: of the shape of `page_indices` and the dtype of `indices`, last stride 1, written whole if given;
+            it may be `indices`, which are then copied before.
         check_scores: drop choices whose score is not above -inf, too.
 
     Raises:
         ValueError: shapes or dtypes do not fit each other, too many choices, or the page size is not positive. Nothing
             is written.
 
-    Bytes moved: 16 to 24 per choice, 4 to 12 per column of the output. Launches: 1, none for an empty output.
+    Bytes moved: 16 to 24 per choice, 4 to 12 per column of the output, and per `OWN` choices all indices and scores of
+    the row from the cache. Launches: 1, none for an empty output.
 
     Source: N10.6.
     """
@@ -119,17 +124,20 @@ def finish_topk_pages(
         )
     if page_indices.numel():
         raw = page_indices if raw_indices is None else raw_indices
-        finish_kernel[(out_rows,)](
+        if raw.data_ptr() == indices.data_ptr():
+            indices = indices.clone()
+        constants = launch_constants(chosen, check_scores, raw_indices is not None)
+        finish_kernel[(out_rows, constants["SLOTS"] // OWN)](
             scores, indices, lengths, page_table, page_indices, raw, rows, scores.shape[1], chosen, columns, page_size,
             scores.stride(0), indices.stride(0), page_table.stride(0), page_indices.stride(0), raw.stride(0),
-            **launch_constants(chosen, check_scores, raw_indices is not None), **launch_options(),
+            **constants, **launch_options(),
         )  # fmt: skip
 
 
 def launch_constants(chosen: int, checked: bool, raw: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     slots = max(128, triton.next_power_of_2(chosen))
-    return {"SLOTS": slots, "OTHERS": min(OTHERS, COMPARISONS // slots), "CHECKED": checked, "RAW": raw}
+    return {"SLOTS": slots, "OWN": OWN, "OTHERS": slots if slots <= USUAL else OTHERS, "CHECKED": checked, "RAW": raw}
 
 
 def launch_options() -> dict[str, Any]:

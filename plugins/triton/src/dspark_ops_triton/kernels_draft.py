@@ -87,7 +87,7 @@ _SCHEDULE = Kernel(
     traits=Traits(graph_safe=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch of one program; sums of survivals are exact in any order up to 512 expected tokens",
+    note="1 launch of one program, which sorts; sums of survivals are exact in any order up to 512 expected tokens",
 )
 
 KERNELS = (_MARKOV, _CONFIDENCE, _SCHEDULE)

@@ -62,7 +62,7 @@ _TOPK = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch up to 65536 columns for 512 choices (32768 on AMD), 2 or more beyond; scores once; 64-bit offsets",
+    note="1 launch up to 32768 columns for 512 choices, 2 or more beyond; scores once; 64-bit offsets",
 )
 
 _CANDIDATES = Kernel(
@@ -107,7 +107,7 @@ _FINISH = Kernel(
     traits=_ROW_BY_ROW,
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch; choices in order cost no comparisons, others are ranked; 64-bit offsets",
+    note="1 launch; 32 choices to a program, which compares them with all of the row; 64-bit offsets",
 )
 
 _VARCTX = Kernel(

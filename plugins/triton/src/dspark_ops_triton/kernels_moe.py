@@ -107,7 +107,7 @@ _SORT = Kernel(
     traits=Traits(graph_safe=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch for up to 1024 pairs: one program sorts, the others set the buffer to zero",
+    note="1 launch for up to 1024 pairs: programs that sort count all pairs each, others set the buffer to zero",
 )
 
 KERNELS = (_GATE, _GATE_PACKED, _PACK, _SILU, _SORT)

@@ -18,6 +18,8 @@ from dspark_ops_triton.blocks.row_argmax import unit_count
 #: Values of a row that the draw has in hand at a time, and the threads that share them.
 DRAW_BLOCK = 4096
 DRAW_THREADS = 512
+#: Rows that a program holds at most where it also stores their logits.
+KEPT_ROWS = 32
 STEPS = {"float32": tl.float32, "bfloat16": tl.bfloat16, "float16": tl.float16}
 
 
@@ -44,7 +46,7 @@ class HeadTiles:
     programs_per_unit: int
 
 
-TILES = HeadTiles(tokens=64, rank=256, piece=32, warps=4, stages=3, rows=32, programs_per_unit=2)
+TILES = HeadTiles(tokens=64, rank=256, piece=32, warps=4, stages=2, rows=64, programs_per_unit=2)
 AMD_TILES = HeadTiles(tokens=64, rank=256, piece=32, warps=4, stages=2, rows=16, programs_per_unit=2)
 
 
@@ -54,8 +56,8 @@ class MarkovBlock:
     The programs that share a row meet at words of memory that this object owns (`ArrivalState`): keep it alive as long
     as graphs that captured it.
 
-    Bytes moved: per draft of a block the head once per 32 rows and the logits once; with a temperature the laws three
-    times more. Launches: G, and 2 * G with a temperature; none for no rows.
+    Bytes moved: per draft of a block the head once per 64 rows (32 with a temperature, 16 on AMD) and the logits once;
+    with a temperature the laws three times more. Launches: G, and 2 * G with a temperature; none for no rows.
     """
 
     __slots__ = ("_arrivals", "_tiles", "_units")
@@ -140,8 +142,11 @@ def launch_constants(
     block = min(whole, tiles.piece) if exact or whole > tiles.rank else whole
     # A head in pieces, or of float32, leaves no registers for more rows.
     most = tiles.rows if block >= rank and not exact else 16
+    if keep:  # the addresses of the laws' rows need registers, too
+        most = min(most, KEPT_ROWS)
     return {
-        "VOCAB": vocab, "RANK": rank, "RANK_BLOCK": block, "TOKENS": tiles.tokens, "ROWS": 16 if rows <= 16 else most,
+        "VOCAB": vocab, "RANK": rank, "RANK_BLOCK": block, "TOKENS": tiles.tokens,
+        "ROWS": min(most, max(16, triton.next_power_of_2(rows))),
         "STEP": STEPS[step_dtype], "EXACT": exact, "KEEP": keep,
     }  # fmt: skip
 
@@ -199,7 +204,8 @@ def prepare_markov_block(device: Any, site: Any, rows: Sequence[int]) -> MarkovB
             for name in ("embed", "head")
         )
         step = site.options.get("step_dtype", "float32")
-        for count in sorted({min(max(rows, default=1), 16), max(rows, default=1)}):
+        most = max(rows, default=1)
+        for count in sorted({min(most, block) for block in (16, KEPT_ROWS, most)}):
             base = torch.zeros(count, 1, vocab, dtype=torch.float32, device=target)
             anchor, heat = torch.zeros(count, dtype=torch.int64, device=target), torch.ones(count, device=target)
             for hot in (None, heat):

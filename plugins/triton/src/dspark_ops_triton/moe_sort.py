@@ -1,4 +1,4 @@
-"""Portable ``moe_sort`` for the rows of a decode step: one launch, sorted by counting in one program."""
+"""Portable ``moe_sort`` for the rows of a decode step: one launch, sorted by counting."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from dspark_ops_triton.blocks import route_sort
 from dspark_ops_triton.blocks.cutting import Cut, prepared
 
-#: Comparisons of pairs at a time, 16 per thread.
-CUT, AMD_CUT = Cut(items=8192, warps=16), Cut(items=8192, warps=8)
+#: Pairs that a program places, and the warps that compare them with all others.
+CUT, AMD_CUT = Cut(items=8, warps=4), Cut(items=16, warps=8)
 
 
 def moe_sort(

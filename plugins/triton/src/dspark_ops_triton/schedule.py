@@ -1,4 +1,4 @@
-"""Portable ``schedule_prefix``: verify lengths in one launch, by counting instead of sorting."""
+"""Portable ``schedule_prefix``: verify lengths in one launch of one program, which sorts all drafts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-#: Other drafts that every draft is compared with at a time, and comparisons at a time: 32 per thread.
-OTHERS = 16
-COMPARISONS = 8192
 WARPS = 8
+#: Requests that share a build of their own, since what is sorted is padded to what a build holds.
+FEW = 8
 MODES = ("early_stop", "global", "budget")
 #: Requests times slots, each rounded up to a power of two, that one program holds.
 LIMIT = 2048
@@ -36,9 +35,9 @@ def admission_key(value, index):
 )
 def prefix_kernel(
     survival, steps_per_second, budget, verify_lens, requests, columns, rates, least, most,
-    GAMMA: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr, OTHERS: tl.constexpr, MODE: tl.constexpr,
+    GAMMA: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr, MODE: tl.constexpr,
 ):  # fmt: skip
-    """Decide for all requests at once. A draft's rank is the number of drafts that are admitted before it.
+    """Decide for all requests at once. A draft's rank, its place in sorted order, is how many are admitted before it.
 
     ROWS and SLOTS are powers of two, at least the requests and GAMMA; only the first `columns` slots take part.
     """
@@ -47,42 +46,37 @@ def prefix_kernel(
     inside = (row < requests) & (slot < columns)
     value = tl.load(survival + row * GAMMA + slot, mask=inside, other=0.0)
     key = tl.where(inside, admission_key(value, slot * requests + row), -1)
-    gain = tl.where(key >= 0, value, 0.0).to(tl.float64)
-    rank = tl.zeros((ROWS * SLOTS,), tl.int32)
-    before = tl.zeros((ROWS * SLOTS,), tl.float64)
-    count = requests * columns
-    for first in range(0, count, OTHERS):
-        other = first + tl.arange(0, OTHERS)
-        # Slot after slot: `other` is the very index that decides between equal survivals.
-        place = (other % requests) * GAMMA + other // requests
-        theirs = tl.load(survival + place, mask=other < count, other=0.0)
-        their_key = tl.where(other < count, admission_key(theirs, other), -1)
-        earlier = their_key[None, :] > key[:, None]
-        rank += tl.sum(earlier.to(tl.int32), axis=1)
-        before += tl.sum(tl.where(earlier, theirs[None, :], 0.0).to(tl.float64), axis=1)
-    live = tl.sum((key >= 0).to(tl.int32), axis=0)
+    # A key holds all that follows needs: the survival in its high half.
+    order = tl.sort(key, descending=True)
+    rank = lane
+    live = order >= 0
+    gain = tl.where(live, (order >> 32).to(tl.int32).to(tl.float32, bitcast=True), 0.0).to(tl.float64)
+    after = tl.cumsum(gain, axis=0)
+    alive = tl.sum(live.to(tl.int32), axis=0)
     if MODE == "budget":
         admitted = tl.load(budget)
     else:
         # Throughput without this draft and with it, all that are admitted before it being there.
         all_rows = requests.to(tl.float64)
         tokens = requests * tl.maximum(least, 1) + rank
-        without = (before + all_rows) * tl.load(
-            steps_per_second + tl.minimum(tokens, rates - 1), mask=key >= 0, other=0.0
+        without = ((after - gain) + all_rows) * tl.load(
+            steps_per_second + tl.minimum(tokens, rates - 1), mask=live, other=0.0
         )
-        enough = tl.load(steps_per_second + tl.minimum(tokens + 1, rates - 1), mask=key >= 0, other=0.0)
-        throughput = ((before + gain) + all_rows) * enough
+        enough = tl.load(steps_per_second + tl.minimum(tokens + 1, rates - 1), mask=live, other=0.0)
+        throughput = (after + all_rows) * enough
         if MODE == "early_stop":
-            stops = (key >= 0) & (throughput <= without)
-            admitted = tl.minimum(tl.min(tl.where(stops, rank, ROWS * SLOTS), axis=0), live)
+            stops = live & (throughput <= without)
+            admitted = tl.minimum(tl.min(tl.where(stops, rank, ROWS * SLOTS), axis=0), alive)
         else:
             start = tl.minimum(requests * tl.maximum(least, 1), rates - 1)
             nothing = all_rows * tl.load(steps_per_second + start)
-            best = tl.max(tl.where(key >= 0, throughput, float("-inf")), axis=0)
-            reaches = (key >= 0) & (throughput == best)
+            best = tl.max(tl.where(live, throughput, float("-inf")), axis=0)
+            reaches = live & (throughput == best)
             smallest = tl.min(tl.where(reaches, rank + 1, ROWS * SLOTS), axis=0)
             admitted = tl.where(best > nothing, smallest, 0)
-    selected = (key >= 0) & (rank < admitted)
+    # the key of the last draft that is admitted
+    least_key = tl.min(tl.where(live & (rank < admitted), order, 0x7FFFFFFFFFFFFFFF), axis=0)
+    selected = key >= least_key
     counts = tl.sum(tl.reshape(selected.to(tl.int32), (ROWS, SLOTS)), axis=1) + least
     request = tl.arange(0, ROWS)
     lens = tl.minimum(tl.maximum(counts, tl.maximum(least, 1)), most)
@@ -122,7 +116,7 @@ def schedule_prefix(
 
 
 class PrefixScheduler:
-    """``schedule_prefix`` with one build for all numbers of requests up to the planned ones."""
+    """``schedule_prefix`` with two builds per mode: for up to `FEW` requests, and for up to the planned number."""
 
     __slots__ = ("_rows",)
 
@@ -147,7 +141,8 @@ class PrefixScheduler:
         if not requests:
             return lens
         most = max_verify or gamma + 1
-        constants = launch_constants(max(requests, self._rows), gamma, mode)
+        sorted_rows = max(requests, self._rows)
+        constants = launch_constants(min(sorted_rows, FEW) if requests <= FEW else sorted_rows, gamma, mode)
         if constants["ROWS"] * constants["SLOTS"] > LIMIT:
             raise ValueError(f"schedule_prefix: wanted at most {LIMIT} drafts, got {requests} requests of {gamma}")
         prefix_kernel[(1,)](
@@ -159,9 +154,8 @@ class PrefixScheduler:
 
 def launch_constants(requests: int, gamma: int, mode: str) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    rows, slots = triton.next_power_of_2(requests), triton.next_power_of_2(max(gamma, 1))
-    others = max(1, min(OTHERS, COMPARISONS // (rows * slots)))
-    return {"GAMMA": gamma, "ROWS": rows, "SLOTS": slots, "OTHERS": others, "MODE": mode}
+    rows, slots = triton.next_power_of_2(requests), triton.next_power_of_2(max(gamma, 2))
+    return {"GAMMA": gamma, "ROWS": rows, "SLOTS": slots, "MODE": mode}
 
 
 def launch_options() -> dict[str, Any]:
@@ -170,12 +164,13 @@ def launch_options() -> dict[str, Any]:
 
 
 def prepare_schedule_prefix(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
-    """Return `schedule_prefix`, compiled once per mode for up to the planned number of requests."""
+    """Return `schedule_prefix`, compiled for few requests and for up to the planned number of them in every mode."""
     scheduler = PrefixScheduler(max(rows, default=0))
     if device.arch.vendor != "cpu":
-        survival = torch.zeros(1, site.axes["G"], dtype=torch.float32, device="cuda")
         rates = torch.ones(2, dtype=torch.float64, device="cuda")
         budget = torch.zeros(1, dtype=torch.int32, device="cuda")
-        for mode in MODES:
-            scheduler(survival, rates, budget if mode == "budget" else None, mode)
+        for requests in {1, max(rows, default=1)}:
+            survival = torch.zeros(requests, site.axes["G"], dtype=torch.float32, device="cuda")
+            for mode in MODES:
+                scheduler(survival, rates, budget if mode == "budget" else None, mode)
     return scheduler

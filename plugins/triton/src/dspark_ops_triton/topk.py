@@ -42,8 +42,10 @@ class Tiles:
     warps: int
 
 
-TILES = Tiles(block=4096, merged=8192, warps=16)
-#: Half as many: what a lane keeps of more would not fit its scalar registers.
+#: Of 4 to 32 warps, and 2048 to 8192 columns, the fastest on an H200 for 1, 6 and 64 rows of 32768: what a program
+#: keeps of more candidates leaves room for fewer programs.
+TILES = Tiles(block=4096, merged=4096, warps=8)
+#: A wave holds twice as many: what a lane keeps of more would not fit its scalar registers.
 AMD_TILES = Tiles(block=4096, merged=4096, warps=16)
 
 
@@ -62,31 +64,42 @@ def store_ids(ids, keys, columns, top_k, found, key, column, place, RANKED: tl.c
         for first in range(0, found, OTHERS):
             other = first + tl.arange(0, OTHERS)
             theirs = tl.load(keys + other, mask=other < found, other=HIDDEN)
-            tied = (theirs[None, :] == mine[:, None]) & (other[None, :] < slot[:, None])
-            rank += tl.sum(((theirs[None, :] > mine[:, None]) | tied).to(tl.int32), axis=1)
+            # the others along the first axis: their sum then stays within a thread
+            tied = (theirs[:, None] == mine[None, :]) & (other[:, None] < slot[None, :])
+            rank += tl.sum(((theirs[:, None] > mine[None, :]) | tied).to(tl.int32), axis=0)
         tl.store(ids + rank, tl.load(columns + slot, mask=slot < found, other=0), mask=slot < found)
     else:
         tl.store(ids + place, column, mask=place >= 0)
 
 
 @triton.jit
-def store_candidates(keys, columns, top_k, found, key, column, place, SLOTS: tl.constexpr):
+def store_candidates(keys, columns, found, key, column, place, SLOTS: tl.constexpr):
     """Write the selected keys and columns of a program, in the order of columns, and HIDDEN behind them."""
     slot = tl.arange(0, SLOTS)
     tl.store(keys + place, key, mask=place >= 0)
     tl.store(columns + place, column, mask=place >= 0)
-    tl.store(keys + slot, tl.full((SLOTS,), HIDDEN, tl.int32), mask=(slot >= found) & (slot < top_k))
+    tl.store(keys + slot, tl.full((SLOTS,), HIDDEN, tl.int32), mask=slot >= found)
 
 
 @triton.jit
-def merge_row(ids, keys, columns, count, top_k, MERGED: tl.constexpr, RANKED: tl.constexpr, SLOTS: tl.constexpr,
+def select_candidates(keys, columns, first, count, top_k, LANES: tl.constexpr):
+    """Return key, column and place of candidates `first` on of `count`, and how many are selected.
+
+    LANES words may be read from `first` on: the memory goes on behind the last candidate.
+    """
+    lane = first + tl.arange(0, LANES)
+    key = tl.where(lane < count, tl.load(keys + lane), HIDDEN)
+    column = tl.load(columns + lane)
+    held = tl.sum((key > HIDDEN).to(tl.int32), axis=0)
+    threshold, room = threshold_of(key, held, top_k)
+    return key, column, selected_places(key, threshold, room), tl.minimum(held, top_k)
+
+
+@triton.jit
+def merge_row(ids, keys, columns, count, top_k, LANES: tl.constexpr, RANKED: tl.constexpr, SLOTS: tl.constexpr,
               OTHERS: tl.constexpr):  # fmt: skip
-    """Choose among the `count` candidates of all programs of a row, at most MERGED, and write the choice."""
-    lane = tl.arange(0, MERGED)
-    key = tl.load(keys + lane, mask=lane < count, other=HIDDEN)
-    column = tl.load(columns + lane, mask=(lane < count) & (key > HIDDEN), other=0)
-    place = selected_places(key, threshold_of(key, top_k), top_k)
-    found = tl.sum((place >= 0).to(tl.int32), axis=0)
+    """Choose among the `count` candidates of all programs of a row, at most LANES, and write the choice."""
+    key, column, place, found = select_candidates(keys, columns, 0, count, top_k, LANES)
     tl.debug_barrier()  # all candidates are in registers: ranking may use their memory
     store_ids(ids, keys, columns, top_k, found, key, column, place, RANKED, SLOTS, OTHERS)
 
@@ -103,38 +116,43 @@ def select_kernel(
     """Keep the best of BLOCK scores (FIRST) or candidates of one row; if LAST, the row's last program chooses.
 
     Candidates of a row lie in the order of their columns, those of one program behind those of the one before, so that
-    the first of equal keys is that of the lowest column. `keys` and `columns` hold top_k words per program.
+    the first of equal keys is that of the lowest column. `keys` and `columns` hold SLOTS words per program.
     """
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
     splits = tl.num_programs(1)
-    lane = split * BLOCK + tl.arange(0, BLOCK)
     if FIRST:
-        visible = lane < tl.minimum(tl.load(lengths + row), width)
-        score = tl.load(scores + row * score_stride + lane, mask=visible, other=0.0)
-        key = tl.where(visible, score_key(score), HIDDEN)
-        column = lane
+        visible = tl.minimum(tl.load(lengths + row), width)
+        column = split * BLOCK + tl.arange(0, BLOCK)
+        score = tl.load(scores + row * score_stride + column, mask=column < visible, other=0.0)
+        key = tl.where(column < visible, score_key(score), HIDDEN)
+        held = tl.minimum(tl.maximum(visible - split * BLOCK, 0), BLOCK)
+        threshold, room = threshold_of(key, held, top_k)
+        place = selected_places(key, threshold, room)
+        found = tl.minimum(held, top_k)
     else:
-        start = row * source_splits * top_k
-        held = lane < source_splits * top_k
-        key = tl.load(source_keys + start + lane, mask=held, other=HIDDEN)
-        column = tl.load(source_columns + start + lane, mask=held & (key > HIDDEN), other=0)
-    place = selected_places(key, threshold_of(key, top_k), top_k)
-    found = tl.sum((place >= 0).to(tl.int32), axis=0)
-    first = row * splits * top_k
-    here = first + split * top_k
+        start = row * source_splits * SLOTS
+        key, column, place, found = select_candidates(
+            source_keys + start, source_columns + start, split * BLOCK, source_splits * SLOTS, top_k, BLOCK
+        )
+    first = row * splits * SLOTS
+    here = first + split * SLOTS
     row_ids = ids + row * top_k
     if LAST and splits == 1:
         store_ids(row_ids, keys + here, columns + here, top_k, found, key, column, place, RANKED, SLOTS,
                   OTHERS)  # fmt: skip
     else:
-        store_candidates(keys + here, columns + here, top_k, found, key, column, place, SLOTS)
+        store_candidates(keys + here, columns + here, found, key, column, place, SLOTS)
         if LAST and is_last_to_arrive(state + row * STATE_WORDS, splits):
-            merge_row(row_ids, keys + first, columns + first, splits * top_k, top_k, MERGED, RANKED, SLOTS, OTHERS)
+            count = splits * SLOTS
+            if count <= MERGED // 2:
+                merge_row(row_ids, keys + first, columns + first, count, top_k, MERGED // 2, RANKED, SLOTS, OTHERS)
+            else:
+                merge_row(row_ids, keys + first, columns + first, count, top_k, MERGED, RANKED, SLOTS, OTHERS)
 
 
 class TopkRows:
-    """``topk_rows`` bound to one device: one launch for up to ``block * (merged // top_k)`` columns, more behind.
+    """``topk_rows`` bound to one device: one launch for up to ``block * (merged // slots)`` columns, more behind.
 
     The programs of a row meet at memory that this object owns: keep it alive as long as graphs that captured it.
 
@@ -178,8 +196,9 @@ class TopkRows:
             return ids
         tiles = self._tiles
         levels = split_counts(tiles, width, top_k)
-        words = [2 * rows * splits * top_k for splits in levels]
-        memory = self._scratch.take(sum(words), scores).view(torch.int32)
+        words = [2 * rows * splits * slots_of(top_k) for splits in levels]
+        # a program reads whole tiles of candidates, and what lies behind them counts for nothing
+        memory = self._scratch.take(sum(words) + tiles.merged, scores).view(torch.int32)
         source = memory
         sources = 0
         for level, (splits, size) in enumerate(zip(levels, words, strict=True)):
@@ -199,15 +218,20 @@ def split_counts(tiles: Tiles, width: int, top_k: int) -> tuple[int, ...]:
     """Return over how many programs a row is spread in each launch: in the last one they fit what one program holds."""
     splits = max(1, triton.cdiv(width, tiles.block))
     counts = [splits]
-    while splits * top_k > tiles.merged:
-        splits = triton.cdiv(splits * top_k, tiles.merged)
+    while splits * slots_of(top_k) > tiles.merged:
+        splits = triton.cdiv(splits * slots_of(top_k), tiles.merged)
         counts.append(splits)
     return tuple(counts)
 
 
+def slots_of(top_k: int) -> int:
+    """Return the places of one program's candidates."""
+    return max(16, triton.next_power_of_2(top_k))
+
+
 def launch_constants(tiles: Tiles, top_k: int, first: bool, last: bool, ranked: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    slots = max(64, triton.next_power_of_2(top_k))
+    slots = slots_of(top_k)
     return {
         "BLOCK": tiles.block if first else tiles.merged, "MERGED": tiles.merged,
         "SLOTS": slots, "OTHERS": min(OTHERS, COMPARISONS // slots),
@@ -238,7 +262,7 @@ def prepare_topk_rows(device: Any, site: Any, rows: Sequence[int]) -> TopkRows:
         top_k = site.options["top_k"]
         lengths = torch.ones(1, dtype=torch.int32, device=target)
         # a row that one launch serves, and one that needs several: each has builds of its own
-        for width in (64, tiles.block * (tiles.merged // top_k + 1)):
+        for width in (64, tiles.block * (tiles.merged // slots_of(top_k) + 1)):
             scores = torch.zeros(1, width, device=target)
             for order in ("position", "score"):
                 bound(scores, lengths, top_k, order)

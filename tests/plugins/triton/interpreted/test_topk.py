@@ -67,7 +67,7 @@ def test_every_way_to_cut_a_row_gives_the_same_columns(order: str, launches: lis
     lengths = torch.tensor([300, 150, 5], dtype=torch.int32)
     for scores in _special_rows():
         wanted = contracts.get("topk_rows").reference(scores, lengths, 16, order)
-        for tiles, count in ((topk.Tiles(128, 128, 1), 1), (topk.Tiles(32, 64, 1), 2)):
+        for tiles, count in ((topk.Tiles(128, 256, 1), 1), (topk.Tiles(32, 64, 1), 2)):
             launches.clear()
             bound = _bound(tiles)
             assert torch.equal(bound(scores, lengths, 16, order), wanted)

@@ -11,17 +11,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
 from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.meeting import is_last_to_arrive
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.blocks.selecting import (
+    ALL_TIES,
     HIDDEN,
     INFINITE_KEY,
     LOWEST_KEY,
     NAN_KEY,
-    next_threshold,
+    narrowed,
     score_key,
+    threshold_of,
+    two_probes,
 )
 
 STATE_WORDS = tl.constexpr(WORDS)
@@ -55,16 +59,34 @@ class Tiles:
 
 
 @triton.jit
-def count_from(scores, held, least, blocks, SCORES: tl.constexpr, WIDE: tl.constexpr):
-    """Return how many of a row's block scores are `least` or more; unless WIDE, `held` has all of them."""
-    if WIDE:
-        count = tl.zeros((SCORES,), tl.int32)
-        for first in range(0, blocks, SCORES):
-            block = first + tl.arange(0, SCORES)
-            count += (tl.load(scores + block, mask=block < blocks, other=HIDDEN) >= least).to(tl.int32)
-    else:
-        count = (held >= least).to(tl.int32)
-    return tl.sum(count, axis=0)
+def count_from(scores, lower, upper, blocks, SCORES: tl.constexpr):
+    """Return how many of a row's block scores are `lower` or more, and how many `upper` or more."""
+    from_lower = tl.zeros((SCORES,), tl.int32)
+    from_upper = tl.zeros((SCORES,), tl.int32)
+    for first in range(0, blocks, SCORES):
+        block = first + tl.arange(0, SCORES)
+        key = tl.load(scores + block, mask=block < blocks, other=HIDDEN)
+        from_lower += (key >= lower).to(tl.int32)
+        from_upper += (key >= upper).to(tl.int32)
+    return tl.sum(from_lower, axis=0), tl.sum(from_upper, axis=0)
+
+
+@triton.jit
+def wide_threshold(scores, blocks, wanted, SCORES: tl.constexpr):
+    """Return what `threshold_of` does, for the scores above -inf of a row of which a program holds a part at a time."""
+    count, _ = count_from(scores, LOWEST_KEY + 1, NAN_KEY, blocks, SCORES)
+    low = tl.full((), LOWEST_KEY, tl.int32)
+    room = tl.full((), ALL_TIES, tl.int32)
+    if count > wanted:
+        low = low + 1
+        high = tl.full((), NAN_KEY, tl.int32)
+        above = tl.full((), 0, tl.int32)
+        while (count > wanted) & (low < high):
+            lower, upper = two_probes(low, high)
+            from_lower, from_upper = count_from(scores, lower, upper, blocks, SCORES)
+            low, high, above, count = narrowed(low, high, above, count, lower, upper, from_lower, from_upper, wanted)
+        room = tl.where(count > wanted, wanted - above, room)
+    return low, room
 
 
 @triton.jit
@@ -75,46 +97,46 @@ def keep_best(scores, keep, blocks, units, topk_blocks, SCORES: tl.constexpr, UN
     `keep` has `units` words of the row, UNITS per block, each KEPT or 0.
     """
     lane = tl.arange(0, SCORES)
-    held = tl.load(scores + lane, mask=lane < blocks, other=HIDDEN)
     # Blocks of -inf are not kept, so that how many of them are chosen does not matter.
-    count = count_from(scores, held, LOWEST_KEY + 1, blocks, SCORES, WIDE)
-    threshold = tl.full((), HIDDEN, tl.int32)
-    bit = 31
-    while (bit >= 0) & (count > topk_blocks):
-        higher = next_threshold(threshold, bit)
-        reached = count_from(scores, held, higher, blocks, SCORES, WIDE)
-        enough = reached >= topk_blocks
-        threshold = tl.where(enough, higher, threshold)
-        count = tl.where(enough, reached, count)
-        bit -= 1
-    threshold = tl.maximum(threshold, LOWEST_KEY)
-    room = topk_blocks - count_from(scores, held, threshold + 1, blocks, SCORES, WIDE)
+    if WIDE:
+        threshold, room = wide_threshold(scores, blocks, topk_blocks, SCORES)
+    else:
+        held = tl.load(scores + lane, mask=lane < blocks, other=HIDDEN)
+        finite = held > LOWEST_KEY
+        count = tl.sum(finite.to(tl.int32), axis=0)
+        threshold, room = threshold_of(tl.where(finite, held, HIDDEN), count, topk_blocks)
+        threshold = tl.maximum(threshold, LOWEST_KEY)
     # the last block that is kept of those whose score equals the threshold
-    limit = -1
-    for first in range(0, blocks, SCORES):
-        key = tl.load(scores + first + lane, mask=first + lane < blocks, other=HIDDEN)
-        equal = (key == threshold) & (key > LOWEST_KEY)
-        ties = tl.cumsum(equal.to(tl.int32), axis=0)
-        limit = tl.maximum(limit, tl.max(tl.where(equal & (ties <= room), first + lane, -1), axis=0))
-        room -= tl.sum(equal.to(tl.int32), axis=0)
+    limit = blocks
+    if room < ALL_TIES:
+        limit = -1
+        for first in range(0, blocks, SCORES):
+            key = tl.load(scores + first + lane, mask=first + lane < blocks, other=HIDDEN)
+            equal = key == threshold
+            ties = tl.cumsum(equal.to(tl.int32), axis=0)
+            limit = tl.maximum(limit, tl.max(tl.where(equal & (ties <= room), first + lane, -1), axis=0))
+            room -= tl.sum(equal.to(tl.int32), axis=0)
     for first in range(0, units, SCORES):
         unit = first + lane
         block = unit // UNITS
         key = tl.load(scores + block, mask=unit < units, other=HIDDEN)
-        kept = ((key > threshold) | ((key == threshold) & (block <= limit))) & (key < NAN_KEY)
-        tl.store(keep + unit, tl.where(kept, KEPT, 0).to(keep.dtype.element_ty), mask=unit < units)
+        kept = (key > threshold) | ((key == threshold) & (key > LOWEST_KEY) & (block <= limit))
+        tl.store(keep + unit, tl.where(kept & (key < NAN_KEY), KEPT, 0).to(keep.dtype.element_ty), mask=unit < units)
 
 
 @triton.jit(
     do_not_specialize=["width", "logit_stride", "blocks", "units", "topk_blocks"],
-    do_not_specialize_on_alignment=["logits", "seq_lens", "masked", "keep"],
+    do_not_specialize_on_alignment=["seq_lens", "keep"],
 )
 def source_kernel(
     logits, seq_lens, masked, keep, scores, state, width, logit_stride, blocks, units, topk_blocks,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SCORES: tl.constexpr, UNITS: tl.constexpr, KEPT: tl.constexpr,
-    WIDE: tl.constexpr, PDL: tl.constexpr,
+    WIDE: tl.constexpr, STRIDE_UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Mask and score BLOCKS blocks of BLOCK entries of one row; the row's last program keeps the best blocks."""
+    """Mask and score BLOCKS blocks of BLOCK entries of one row; the row's last program keeps the best blocks.
+
+    The width and the row stride of the logits count groups of STRIDE_UNIT entries.
+    """
     begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
@@ -122,9 +144,17 @@ def source_kernel(
     length = tl.load(seq_lens + row)
     block = split * BLOCKS + tl.arange(0, BLOCKS)
     column = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    visible = (column < length) & (column < width)
-    logit = tl.load(logits + row * logit_stride + column, mask=visible, other=float("-inf")).to(tl.float32)
-    tl.store(masked + row * width + column, logit, mask=column < width)
+    source = logits + row * logit_stride * STRIDE_UNIT + column
+    width = width * STRIDE_UNIT
+    target = masked + row * width + column
+    visible = tl.minimum(length, width)
+    if (split + 1) * BLOCKS * BLOCK <= visible:
+        # without masks, which would break accesses of 16 bytes into four
+        logit = tl.load(source).to(tl.float32)
+        tl.store(target, logit)
+    else:
+        logit = tl.load(source, mask=column < visible, other=float("-inf")).to(tl.float32)
+        tl.store(target, logit, mask=column < width)
     key = tl.max(score_key(logit), axis=1)
     newest = (block == (length - 1) // BLOCK) & (block < tl.cdiv(length, BLOCK))
     tl.store(scores + row * blocks + block, tl.where(newest, INFINITE_KEY, key), mask=block < blocks)
@@ -212,20 +242,23 @@ class CandidateBlocks:
         if masked.numel():
             blocks = triton.cdiv(width, block_size)
             words = block_size % 8 == 0 and width % 8 == 0
-            constants = source_constants(self._tiles, block_size, blocks, words)
+            unit = stride_unit(logits)
+            unit = 1 if width % unit else unit
+            constants = source_constants(self._tiles, block_size, blocks, words, unit)
             scores = self._scratch.take(rows * blocks, logits).view(torch.int32)
             source_kernel[(rows, triton.cdiv(blocks, constants["BLOCKS"]))](
                 logits, seq_lens, masked, keep.view(torch.int64 if words else torch.uint8), scores,
-                self._arrivals.take(rows, logits), width, logits.stride(0), blocks, width // 8 if words else width,
-                topk_blocks, **constants, **launch_options(self._tiles),
+                self._arrivals.take(rows, logits), width // unit, logits.stride(0) // unit, blocks,
+                width // 8 if words else width, topk_blocks, **constants, **launch_options(self._tiles),
             )  # fmt: skip
         return masked, keep
 
 
-def source_constants(tiles: Tiles, block_size: int, blocks: int, words: bool) -> dict[str, Any]:
+def source_constants(tiles: Tiles, block_size: int, blocks: int, words: bool, stride_unit: int) -> dict[str, Any]:
     """Return the compile-time arguments of a source layer; `words`: entries are kept or not by 8 at a time."""
     return {
-        "BLOCK": block_size, "BLOCKS": tiles.entries // block_size, "SCORES": SCORES,
+        "BLOCK": block_size, "BLOCKS": tiles.entries // block_size,
+        "SCORES": SCORES if blocks > SCORES // 2 else SCORES // 2, "STRIDE_UNIT": stride_unit,
         "UNITS": block_size // 8 if words else block_size, "KEPT": 0x0101010101010101 if words else 1,
         "WIDE": blocks > SCORES, "PDL": tiles.pdl,
     }  # fmt: skip
@@ -249,8 +282,11 @@ def prepare_blocks(tiles: Tiles, device: Any, site: Any, rows: Sequence[int]) ->
         block_size = site.options["block_size"]
         dtype = getattr(torch, site.dtypes.get("logits", "float32"))
         one = torch.ones(1, dtype=torch.int32, device=target)
-        for blocks in (1, SCORES + 1):
-            logits = torch.zeros(1, blocks * block_size, dtype=dtype, device=target)
-            _, keep = bound(logits, one, None, 1, block_size)
-            bound(logits, one, keep, 1, block_size)
+        for blocks in (1, SCORES // 2 + 1, SCORES + 1):
+            width = triton.cdiv(blocks * block_size, 16) * 16
+            buffer = torch.zeros(2, width + 16, dtype=dtype, device=target)
+            # rows on boundaries of 16 bytes, only the first one, none
+            for logits in (buffer[:1, :width], buffer.view(-1)[: 2 * width + 2].view(2, -1)[:, :width], buffer[:, 1:]):
+                _, keep = bound(logits[:1, :width], one, None, 1, block_size)
+                bound(logits[:1, :width], one, keep, 1, block_size)
     return bound

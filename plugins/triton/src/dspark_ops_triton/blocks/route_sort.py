@@ -1,4 +1,4 @@
-"""Routed pairs grouped by expert, in one launch whose first program counts, cut as data; items are comparisons."""
+"""Routed pairs grouped by expert, in one launch whose first programs count alike, cut as data; items are pairs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
 
-#: Other pairs that every pair is compared with at a time at most.
-OTHERS = 16
+#: Programs that sort at least: they share what lies between the pairs, too.
+SORTERS = 8
 
 
 #: 32-bit words of the buffer that a further program sets to zero.
 ZEROS = 4096
 
 
-#: Entries behind the last block that it fills at a time.
-TAIL = 2048
+#: Entries behind the last block that a sorting program fills at a time.
+TAIL = 1024
 
 
-#: Pairs that the sorting program holds.
+#: Pairs that a sorting program holds.
 LIMIT = 1024
 
 
@@ -55,67 +55,71 @@ def expert_of(topk_ids, held, pair, pairs, live_rows, experts, TOP_K: tl.constex
 def sort_kernel(
     topk_ids, topk_weights, held, num_valid, sorted_ids, sorted_weights, sorted_expert_ids, num_valid_ids, buffer,
     rows, experts, words, length,
-    TOP_K: tl.constexpr, PAIRS: tl.constexpr, EXPERTS: tl.constexpr, BLOCK_SIZE: tl.constexpr, OTHERS: tl.constexpr,
-    MASKED: tl.constexpr, COUNTED: tl.constexpr, DEDUPE: tl.constexpr, ZEROS: tl.constexpr, TAIL: tl.constexpr,
+    TOP_K: tl.constexpr, PAIRS: tl.constexpr, OWN: tl.constexpr, SORTERS: tl.constexpr, EXPERTS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr, COUNTED: tl.constexpr, DEDUPE: tl.constexpr, ZEROS: tl.constexpr,
+    TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Program 0 sorts; the others set ZEROS words of the buffer to zero each.
+    """The first SORTERS programs place OWN pairs each; the others set ZEROS words of the buffer to zero each.
 
-    PAIRS and EXPERTS are powers of two, EXPERTS above the number of experts: one more stands for "no part".
+    A sorting program counts all pairs by itself, so that it needs nothing of the others. PAIRS and EXPERTS are powers
+    of two, EXPERTS above the number of experts: one more stands for "no part".
     """
-    if tl.program_id(0) > 0:
-        word = (tl.program_id(0) - 1).to(tl.int64) * ZEROS + tl.arange(0, ZEROS)
+    program = tl.program_id(0)
+    if program >= SORTERS:
+        word = (program - SORTERS).to(tl.int64) * ZEROS + tl.arange(0, ZEROS)
         tl.store(buffer + word, tl.zeros((ZEROS,), tl.int32), mask=word < words)
     else:
         live_rows = rows
         if COUNTED:
             live_rows = tl.minimum(tl.load(num_valid), rows)
         pairs = rows * TOP_K
-        pair = tl.arange(0, PAIRS)
+        other = tl.arange(0, PAIRS)
+        theirs = expert_of(topk_ids, held, other, pairs, live_rows, experts, TOP_K, MASKED, DEDUPE)
+        pair = program * OWN + tl.arange(0, OWN)
         group = expert_of(topk_ids, held, pair, pairs, live_rows, experts, TOP_K, MASKED, DEDUPE)
-        rank = tl.zeros((PAIRS,), tl.int32)
-        for first in range(0, pairs, OTHERS):
-            other = first + tl.arange(0, OTHERS)
-            theirs = expert_of(topk_ids, held, other, pairs, live_rows, experts, TOP_K, MASKED, DEDUPE)
-            before = (theirs[None, :] == group[:, None]) & (other[None, :] < pair[:, None])
-            rank += tl.sum(before.to(tl.int32), axis=1)
+        taken = group < experts
+        weight = tl.load(topk_weights + pair, mask=taken, other=0.0)
 
         expert = tl.arange(0, EXPERTS)
-        counts = tl.where(expert < experts, tl.histogram(group, EXPERTS), 0)
+        counts = tl.where(expert < experts, tl.histogram(theirs, EXPERTS), 0)
         blocks = tl.cdiv(counts, BLOCK_SIZE)
         starts = tl.cumsum(blocks, axis=0) - blocks
+        # The others along the first axis: most of their sum then stays within a thread. Those before a pair in its
+        # group are at most `pair` below it in the order of group and pair: as unsigned numbers one comparison tells.
+        below = (group * PAIRS + pair - 1)[None, :] - (theirs * PAIRS + other)[:, None]
+        before = below.to(tl.uint32, bitcast=True) < pair.to(tl.uint32, bitcast=True)[None, :]
+        rank = tl.sum(before.to(tl.int32), axis=0)
+        place = tl.gather(starts, group, 0) * BLOCK_SIZE + rank
+        tl.store(sorted_ids + place, ((pair % TOP_K) << 24) | (pair // TOP_K), mask=taken)
+        tl.store(sorted_weights + place, weight, mask=taken)
         local = expert
         if MASKED:
             mine = (tl.load(held + expert, mask=expert < experts, other=0) != 0).to(tl.int32)
             local = tl.cumsum(mine, axis=0) - mine
-
-        place = tl.gather(starts, group, 0) * BLOCK_SIZE + rank
-        taken = group < experts
-        weight = tl.load(topk_weights + pair, mask=taken, other=0.0)
-        tl.store(sorted_ids + place, ((pair % TOP_K) << 24) | (pair // TOP_K), mask=taken)
-        tl.store(sorted_weights + place, weight, mask=taken)
         # What is left of an expert's last block: fewer than BLOCK_SIZE entries.
-        for further in range(BLOCK_SIZE - 1):
+        for further in range(program, BLOCK_SIZE - 1, SORTERS):
             filler = counts + further
             empty = filler < blocks * BLOCK_SIZE
             tl.store(sorted_ids + starts * BLOCK_SIZE + filler, tl.zeros((EXPERTS,), tl.int32) + ((TOP_K << 24) | rows),
                      mask=empty)  # fmt: skip
             tl.store(sorted_weights + starts * BLOCK_SIZE + filler, tl.zeros((EXPERTS,), tl.float32), mask=empty)
-        for further in range(tl.max(blocks, axis=0)):
+        for further in range(program, tl.max(blocks, axis=0), SORTERS):
             tl.store(sorted_expert_ids + starts + further, local, mask=further < blocks)
         # Nobody may count on what lies behind, but equal calls give equal bits.
         used = tl.sum(blocks, axis=0)
-        for first in range(used * BLOCK_SIZE, length, TAIL):
+        for first in range(used * BLOCK_SIZE + program * TAIL, length, SORTERS * TAIL):
             entry = first + tl.arange(0, TAIL)
             tl.store(sorted_ids + entry, tl.zeros((TAIL,), tl.int32) + ((TOP_K << 24) | rows), mask=entry < length)
             tl.store(sorted_weights + entry, tl.zeros((TAIL,), tl.float32), mask=entry < length)
-        for first in range(used, tl.cdiv(length, BLOCK_SIZE), TAIL):
+        for first in range(used + program * TAIL, tl.cdiv(length, BLOCK_SIZE), SORTERS * TAIL):
             entry = first + tl.arange(0, TAIL)
             behind = entry < tl.cdiv(length, BLOCK_SIZE)
             tl.store(sorted_expert_ids + entry, tl.zeros((TAIL,), tl.int32), mask=behind)
-        tl.store(num_valid_ids, used * BLOCK_SIZE)
-        if COUNTED:
-            live_rows = tl.load(num_valid)
-        tl.store(num_valid_ids + 1, live_rows)
+        if program == 0:
+            tl.store(num_valid_ids, used * BLOCK_SIZE)
+            if COUNTED:
+                live_rows = tl.load(num_valid)
+            tl.store(num_valid_ids + 1, live_rows)
 
 
 def moe_sort(
@@ -154,7 +158,7 @@ def moe_sort(
     constants = launch_constants(
         cut, rows, top_k, experts, block_size, expert_mask is not None, num_valid is not None, dedupe
     )  # fmt: skip
-    sort_kernel[(1 + triton.cdiv(words, ZEROS),)](
+    sort_kernel[(constants["SORTERS"] + triton.cdiv(words, ZEROS),)](
         topk_ids, topk_weights, topk_ids if expert_mask is None else expert_mask,
         topk_ids if num_valid is None else num_valid, sorted_ids, sorted_weights, expert_ids, totals,
         buffer.view(torch.int32) if zeroed else totals, rows, experts, words, length,
@@ -169,9 +173,9 @@ def launch_constants(
     """Return the compile-time arguments of a launch."""
     pairs = max(64, triton.next_power_of_2(rows * top_k))
     return {
-        "TOP_K": top_k, "PAIRS": pairs, "EXPERTS": triton.next_power_of_2(experts + 1), "BLOCK_SIZE": block_size,
-        "OTHERS": min(OTHERS, cut.items // pairs), "MASKED": masked, "COUNTED": counted, "DEDUPE": dedupe,
-        "ZEROS": ZEROS, "TAIL": TAIL,
+        "TOP_K": top_k, "PAIRS": pairs, "OWN": cut.items, "SORTERS": max(SORTERS, pairs // cut.items),
+        "EXPERTS": triton.next_power_of_2(experts + 1), "BLOCK_SIZE": block_size, "MASKED": masked, "COUNTED": counted,
+        "DEDUPE": dedupe, "ZEROS": ZEROS, "TAIL": TAIL,
     }  # fmt: skip
 
 

@@ -25,43 +25,66 @@ def score_key(score):
     return tl.where(score != score, NAN_KEY, ordered)
 
 
-@triton.jit
-def next_threshold(threshold, bit):
-    """Return the threshold with one bit more, from HIDDEN and bit 31 on downwards."""
-    return tl.where(bit == 31, 0, threshold | (1 << tl.minimum(bit, 30)))
+#: More equal keys than there can be.
+ALL_TIES = tl.constexpr(0x7FFFFFFF)
 
 
 @triton.jit
-def threshold_of(keys, wanted):
-    """Return a key such that the keys above it and the first of those equal to it are the `wanted` largest.
+def two_probes(low, high):
+    """Return two keys that cut the keys above `low`, up to `high`, into three parts of about equal width."""
+    third = ((high - low).to(tl.uint32, bitcast=True) - 1) // 3
+    third = third.to(tl.int32, bitcast=True)
+    return low + 1 + third, high - third
 
-    It is HIDDEN where there are not more keys than `wanted`: then all above it are selected.
+
+@triton.jit
+def narrowed(low, high, above, count, lower, upper, from_lower, from_upper, wanted):
+    """Return low, high, above and count of a search after the keys from two probes on have been counted.
+
+    At least `wanted` keys, `count` of them, are `low` or more; fewer, `above` of them, are more than `high`.
     """
-    count = tl.sum((keys > HIDDEN).to(tl.int32), axis=0)
-    threshold = tl.full((), HIDDEN, tl.int32)
-    bit = 31
-    # An exact count ends the search: then no key that equals the threshold is one too many.
-    while (bit >= 0) & (count > wanted):
-        higher = next_threshold(threshold, bit)
-        reached = tl.sum((keys >= higher).to(tl.int32), axis=0)
-        enough = reached >= wanted
-        threshold = tl.where(enough, higher, threshold)
-        count = tl.where(enough, reached, count)
-        bit -= 1
-    return threshold
+    over, under = from_upper >= wanted, from_lower < wanted
+    next_low = tl.where(over, upper, tl.where(under, low, lower))
+    next_high = tl.where(over, high, tl.where(under, lower, upper) - 1)
+    next_above = tl.where(over, above, tl.where(under, from_lower, from_upper))
+    return next_low, next_high, next_above, tl.where(over, from_upper, tl.where(under, count, from_lower))
 
 
 @triton.jit
-def selected_places(keys, threshold, wanted):
+def threshold_of(keys, count, wanted):
+    """Return a key and a number: the `wanted` largest keys are those above it and the first so many of its equals.
+
+    The key is HIDDEN where there are not more keys than `wanted`: then all above it are selected. `count` keys are
+    above HIDDEN, at most 32767.
+    """
+    low = tl.full((), HIDDEN, tl.int32)
+    room = tl.full((), ALL_TIES, tl.int32)
+    if count > wanted:
+        low = tl.min(tl.where(keys > HIDDEN, keys, NAN_KEY), axis=0)
+        high = tl.max(keys, axis=0)
+        above = tl.full((), 0, tl.int32)
+        # An exact count ends the search: then no key that equals the threshold is one too many.
+        while (count > wanted) & (low < high):
+            lower, upper = two_probes(low, high)
+            # one sum for both counts: neither passes 15 bits
+            reached = tl.sum((keys >= lower).to(tl.int32) + ((keys >= upper).to(tl.int32) << 16), axis=0)
+            low, high, above, count = narrowed(
+                low, high, above, count, lower, upper, reached & 0xFFFF, reached >> 16, wanted
+            )
+        room = tl.where(count > wanted, wanted - above, room)
+    return low, room
+
+
+@triton.jit
+def selected_places(keys, threshold, room):
     """Return the place of each selected key among them in the order of the block, -1 for others; at most 32767 keys.
 
-    Of the keys that equal the threshold the first ones are taken, until `wanted` are selected.
+    Selected are the keys above the threshold and the first `room` of those that equal it, never HIDDEN ones.
     """
     above = keys > threshold
     equal = (keys == threshold) & (keys > HIDDEN)
     # two counts in one scan: neither passes 15 bits
     counts = tl.cumsum((above.to(tl.int32) << 16) | equal.to(tl.int32), axis=0)
-    room = tl.maximum(wanted - tl.sum(above.to(tl.int32), axis=0), 0)
     ties = counts & 0xFFFF
     place = (counts >> 16) + tl.minimum(ties, room) - 1
     return tl.where(above | (equal & (ties <= room)), place, -1)
