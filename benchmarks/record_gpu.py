@@ -28,7 +28,7 @@ ROWS = (6, 1, 48, 8, 64, 24)
 MODEL = "deepseek-v4.1-flash/tp4"
 POLL = 0.05
 METHOD = (
-    "microseconds per call inside CUDA graphs of 8 to 384 calls, one input set each, together 1.5 times the L2 cache "
+    "microseconds per call inside CUDA graphs of 8 to 384 calls, one input set each, together 2 times the L2 cache "
     "where 384 sets can be; the graphs of a group take turns, forward and backward; median, first and last decile over "
     "the rounds; outputs are checked against the contract's reference before"
 )

@@ -32,7 +32,7 @@ PARTS: Final = "parts"
 #: Input sets of a graph: fewer than 8 would let the replays show; together they are to exceed the cache this often.
 _LEAST_SETS: Final = 8
 _MOST_SETS: Final = 384
-_CACHES: Final = 1.5
+_CACHES: Final = 2.0
 #: Captured calls per binding: kernels whose programs meet through words of the bound operator have set aside words for
 #: 32 captured calls, as many as an engine's graphs of one row count need; a further one costs a node that zeroes some.
 _CALLS_PER_BINDING: Final = 24
