@@ -144,14 +144,14 @@ _ROPE_WO_A = Kernel(
         axis("K").multiple_of(32),
         axis("P").between(2, 64),
         axis("P").multiple_of(2),
-        # 64 tokens are a program of the grid's last dimension, which has 16 bits.
         axis("T").at_most(2**21),
     ],
     rank=RankClass.PORTABLE,
-    traits=_ROW_BY_ROW,
+    traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch; the weight once per 64 tokens; sums in one order at every number of tokens; 64-bit offsets",
+    note="1 launch per 256 tokens: 256 lanes by 32 columns to a program, the last one of a tile adds up in order; the "
+    "weight once per 32 tokens, read before the wait (PDL): the kernel just before must not write it; 64-bit offsets",
 )
 
 KERNELS = (_Q_ROPE_STORE, _ROPE_TAIL_COPY, _K_NORM_ROPE_STORE, _SPARSE_MLA_DECODE, _ROPE_WO_A)

@@ -105,15 +105,14 @@ _ROPE_WO_A_MXFP8 = Kernel(
         axis("K").multiple_of(32),
         axis("P").between(2, 64),
         axis("P").multiple_of(2),
-        # 64 tokens are a program of the grid's second dimension, which has 16 bits.
         axis("T").at_most(2**21),
     ],
     rank=RankClass.PORTABLE,
-    traits=_ROW_BY_ROW,
+    traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, padding of the scale bytes included; the weight once per 64 tokens; a program has the 32 columns "
-    "of a scale, whose sums are in one order at every number of tokens; 64-bit offsets",
+    note="1 launch per 256 tokens: that of rope_wo_a, whose y it returns, bit for bit; the program that adds up a tile "
+    "also quantises it, and writes its scale bytes with their padding; 64-bit offsets",
 )
 
 KERNELS = (_SILU_MXFP8, _SILU_GRID, _POST_COMBINE_NORM_GRID, _INDEX_QUERY, _ROPE_WO_A_MXFP8)

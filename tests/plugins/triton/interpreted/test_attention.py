@@ -24,7 +24,7 @@ LAUNCHES = {
     "rope_tail_copy": ["turned_copy_kernel"],
     "k_norm_rope_store": ["norm_rope_store_kernel"],
     "sparse_mla_decode": ["whole_part_kernel", "merge_kernel"],
-    "rope_wo_a": ["rope_wo_a_kernel"],
+    "rope_wo_a": ["head_slab_kernel"],
 }
 
 
