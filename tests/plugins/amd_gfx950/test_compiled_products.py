@@ -39,7 +39,7 @@ def test_logits_multiply_fp4_codes_with_their_scales(heads: int) -> None:
         "q": "*u8", "q_scale": "*u8", "kv": "*u8", "kv_scale": "*u8", "block_tables": "*i32", "weights": "*bf16",
         "context_lens": "*i32", "out": "*fp32",
     }  # fmt: skip
-    integers = ("next_n", "heads", "lanes_of_heads", "table_width", "columns")
+    integers = ("next_n", "heads", "lanes_of_heads", "table_width", "columns", "tiles")
     kernel = compile_kernel(
         paged_logits.logits_kernel, "gfx950", {**pointers, **dict.fromkeys(integers, "i32"), "weight_scale": "fp32"},
         paged_logits.launch_constants(LOGIT_TILES, heads), paged_logits.launch_options(LOGIT_TILES),

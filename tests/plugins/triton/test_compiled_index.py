@@ -54,14 +54,17 @@ def test_the_argmax_over_ranks_uses_registers_only(arch: str) -> None:
     assert kernel.registers <= 64
 
 
-@pytest.mark.parametrize(("arch", "heads"), [*((arch, 32) for arch in ARCHES), *((arch, 64) for arch in TIGHT)])
-def test_index_scores_run_on_matrix_units(arch: str, heads: int) -> None:
+@pytest.mark.parametrize(
+    ("arch", "heads", "several"),
+    [*((arch, 32, False) for arch in ARCHES), *((arch, 64, False) for arch in TIGHT), ("sm_90", 32, True)],
+)
+def test_index_scores_run_on_matrix_units(arch: str, heads: int, several: bool) -> None:
     tiles = index_scores.AMD_TILES if arch.startswith("gfx") else index_scores.TILES
     signature = {
         "q": "*bf16", "weights": "*bf16", "cache": "*u8", "page_table": "*i32", "lengths": "*i32", "out": "*fp32",
-        **dict.fromkeys(("heads", "width", "table_stride", "page_shift"), "i32"),
+        **dict.fromkeys(("heads", "width", "table_stride", "page_shift", "tiles"), "i32"),
     }  # fmt: skip
-    constants = index_scores.launch_constants(tiles, heads, "bf16_steps")
+    constants = index_scores.launch_constants(tiles, heads, "bf16_steps", 64, several)
     options = index_scores.launch_options(tiles)
     kernel = compile_kernel(index_scores.scores_kernel, arch, signature, constants, options, ("q", "cache"))
     assert kernel.spilled == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.codes import e2m1_value, power_of_two
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
+from dspark_ops_triton.blocks.launching import prepare_launch
+from dspark_ops_triton.blocks.rotary import split_pairs
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
 WIDTH = 128
 #: Payload bytes, groups of 32 lanes, and payload bytes of a group, of a key.
@@ -26,15 +31,20 @@ class Tiles:
     """How a row is cut for one family of devices.
 
     Attributes:
-        entries: keys of a program, a power of two from 16 on.
+        entries: keys of a program at a time, a power of two from 16 on.
         warps: warps (waves on AMD) of a program.
+        programs: as long as there are more programs than twice these, each takes another `entries` keys with the same
+            query; 0: never.
+        pdl: the kernel is set up while the one before it runs.
     """
 
     entries: int
     warps: int
+    programs: int = 0
+    pdl: bool = False
 
 
-TILES = Tiles(entries=128, warps=4)
+TILES = Tiles(entries=64, warps=4, programs=2112)
 AMD_TILES = Tiles(entries=64, warps=4)
 
 
@@ -45,51 +55,83 @@ def scaled_codes(code, factor, ENTRIES: tl.constexpr):
     return tl.reshape(value, (ENTRIES, BYTES)).to(tl.bfloat16)
 
 
+@triton.jit
+def load_pairs(q, row, head, heads):
+    """Return the even and the odd lanes, bfloat16 [64, HEADS] each, of a row's heads; 0 where there is none."""
+    HEADS: tl.constexpr = head.shape[0]
+    place = (row * heads + head[:, None]) * (2 * BYTES) + tl.arange(0, 2 * BYTES)[None, :]
+    even, odd = split_pairs(tl.load(q + place, mask=(head < heads)[:, None], other=0.0), HEADS, 2 * BYTES)
+    return tl.trans(even), tl.trans(odd)
+
+
+@triton.jit
+def score_entries(
+    even, odd, weight, cache, pages, out, entry, length, width, page_shift,
+    ENTRIES: tl.constexpr, STEPS: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Write the scores of entries [ENTRIES] of one row, whose pages are at `pages` and whose scores begin at `out`."""
+    visible = entry < length
+    page = tl.load(pages + (entry >> page_shift), mask=visible, other=0).to(tl.int64)
+    inside = entry - ((entry >> page_shift) << page_shift)
+    start = (page << page_shift) * (BYTES + GROUPS)
+    if ALIGNED:
+        start = tl.multiple_of(start, 16)
+    byte = tl.arange(0, BYTES)[None, :]
+    payload = tl.load(cache + (start + inside * BYTES)[:, None] + byte, mask=visible[:, None], other=0)
+    scales = cache + start + (BYTES << page_shift) + inside * GROUPS
+    scale = tl.load(scales[:, None] + tl.arange(0, GROUPS)[None, :], mask=visible[:, None], other=127)
+    factor = power_of_two(scale.to(tl.int32))
+    code = payload.to(tl.int32)
+    dots = tl.dot(scaled_codes(code & 15, factor, ENTRIES), even)
+    dots = tl.dot(scaled_codes(code >> 4, factor, ENTRIES), odd, dots)
+    if STEPS:
+        dots = dots.to(tl.bfloat16).to(tl.float32)
+        product = (tl.maximum(dots, 0.0) * weight).to(tl.bfloat16).to(tl.float32)
+        total = tl.sum(product, axis=1).to(tl.bfloat16).to(tl.float32)
+    else:
+        total = tl.sum(tl.maximum(dots, 0.0) * weight, axis=1)
+    tl.store(out + entry, tl.where(visible, total, float("-inf")), mask=entry < width)
+
+
 @triton.jit(
-    do_not_specialize=["heads", "width", "table_stride", "page_shift"],
+    do_not_specialize=["heads", "width", "table_stride", "page_shift", "tiles"],
     do_not_specialize_on_alignment=["weights", "page_table", "lengths", "out"],
 )
 def scores_kernel(
-    q, weights, cache, page_table, lengths, out, heads, width, table_stride, page_shift,
-    HEADS: tl.constexpr, ENTRIES: tl.constexpr, STEPS: tl.constexpr,
+    q, weights, cache, page_table, lengths, out, heads, width, table_stride, page_shift, tiles,
+    HEADS: tl.constexpr, ENTRIES: tl.constexpr, STEPS: tl.constexpr, ALIGNED: tl.constexpr, SEVERAL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Write the scores of ENTRIES entries of one row; STEPS rounds to bfloat16 after every step.
+    """Write the scores of ENTRIES entries of one row, or of `tiles` times as many; STEPS rounds after every step.
 
     HEADS is a power of two, at least `heads` and 16. The even lanes of a key are the low halves of its bytes, the odd
-    ones the high halves: two products, and nothing is interleaved.
+    ones the high halves: two products, and nothing is interleaved. ALIGNED: pages begin on 16 bytes.
     """
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * ENTRIES
-    entry = first + tl.arange(0, ENTRIES)
+    part = tl.program_id(1)
+    head = tl.arange(0, HEADS)
+    lane = tl.arange(0, ENTRIES)
     length = tl.minimum(tl.load(lengths + row), width)
-    score = tl.full((ENTRIES,), float("-inf"), tl.float32)
-    if first < length:
-        visible = entry < length
-        page = tl.load(page_table + row * table_stride + (entry >> page_shift), mask=visible, other=0).to(tl.int64)
-        inside = entry - ((entry >> page_shift) << page_shift)
-        start = cache + (page << page_shift) * (BYTES + GROUPS)
-        byte = tl.arange(0, BYTES)
-        payload = tl.load((start + inside * BYTES)[:, None] + byte[None, :], mask=visible[:, None], other=0)
-        scales = start + (BYTES << page_shift) + inside * GROUPS
-        scale = tl.load(scales[:, None] + tl.arange(0, GROUPS)[None, :], mask=visible[:, None], other=127)
-        factor = power_of_two(scale.to(tl.int32))
-        head = tl.arange(0, HEADS)
-        query = q + row * heads * (2 * BYTES) + head[None, :] * (2 * BYTES) + 2 * byte[:, None]
-        known = (head < heads)[None, :] & (byte >= 0)[:, None]
-        even = tl.load(query, mask=known, other=0.0)
-        odd = tl.load(query + 1, mask=known, other=0.0)
-        code = payload.to(tl.int32)
-        dots = tl.dot(scaled_codes(code & 15, factor, ENTRIES), even)
-        dots = tl.dot(scaled_codes(code >> 4, factor, ENTRIES), odd, dots)
+    pages, scores = page_table + row * table_stride, out + row * width
+    if part * tiles * ENTRIES < length:
         weight = tl.load(weights + row * heads + head, mask=head < heads, other=0.0).to(tl.float32)[None, :]
-        if STEPS:
-            dots = dots.to(tl.bfloat16).to(tl.float32)
-            product = (tl.maximum(dots, 0.0) * weight).to(tl.bfloat16).to(tl.float32)
-            total = tl.sum(product, axis=1).to(tl.bfloat16).to(tl.float32)
+        even, odd = load_pairs(q, row, head, heads)
+        if SEVERAL:
+            for tile in range(tiles):
+                entry = (part * tiles + tile) * ENTRIES + lane
+                score_entries(
+                    even, odd, weight, cache, pages, scores, entry, length, width, page_shift, ENTRIES, STEPS, ALIGNED
+                )
         else:
-            total = tl.sum(tl.maximum(dots, 0.0) * weight, axis=1)
-        score = tl.where(visible, total, float("-inf"))
-    tl.store(out + row * width + entry, score, mask=entry < width)
+            entry = part * ENTRIES + lane
+            score_entries(
+                even, odd, weight, cache, pages, scores, entry, length, width, page_shift, ENTRIES, STEPS, ALIGNED
+            )
+    else:
+        for tile in range(tiles):
+            entry = (part * tiles + tile) * ENTRIES + lane
+            tl.store(scores + entry, tl.full((ENTRIES,), float("-inf"), tl.float32), mask=entry < width)
 
 
 def index_scores(
@@ -124,6 +166,15 @@ def index_scores(
 
     Source: N10.1.
     """
+    return _index_scores(
+        AMD_TILES if torch.version.hip else TILES, q, weights, cache, page_table, lengths, page_size, numerics, layout
+    )
+
+
+def _index_scores(
+    tiles: Tiles, q: Tensor, weights: Tensor, cache: Tensor, page_table: Tensor, lengths: Tensor, page_size: int,
+    numerics: str = "bf16_steps", layout: str = "index_k_page68",
+) -> Tensor:  # fmt: skip
     rows, heads, lanes = q.shape
     power = page_size > 0 and page_size & (page_size - 1) == 0
     cached = cache.shape[1] == 68 * page_size and cache.is_contiguous()
@@ -140,38 +191,58 @@ def index_scores(
         raise ValueError(f"index_scores: wanted a page table of up to {MOST_ENTRIES} entries a row, got {width}")
     out = torch.empty(rows, width, dtype=torch.float32, device=q.device)
     if rows and width:
-        tiles = AMD_TILES if torch.version.hip else TILES
-        scores_kernel[(rows, triton.cdiv(width, tiles.entries))](
+        each = tiles_each(tiles, rows, width)
+        scores_kernel[(rows, triton.cdiv(width, tiles.entries * each))](
             q, weights, cache, page_table, lengths, out, heads, width, page_table.stride(0), page_size.bit_length() - 1,
-            **launch_constants(tiles, heads, numerics), **launch_options(tiles),
+            each, **launch_constants(tiles, heads, numerics, page_size, each > 1), **launch_options(tiles),
         )  # fmt: skip
     return out
 
 
-def launch_constants(tiles: Tiles, heads: int, numerics: str) -> dict[str, Any]:
-    """Return the compile-time arguments of a launch."""
+def tiles_each(tiles: Tiles, rows: int, width: int) -> int:
+    """Return how many times `tiles.entries` keys a program takes."""
+    count = rows * triton.cdiv(width, tiles.entries)
+    return max(1, count // tiles.programs) if tiles.programs else 1
+
+
+def launch_constants(
+    tiles: Tiles, heads: int, numerics: str, page_size: int = 64, several: bool = False
+) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch; `several`: a program takes more than one tile."""
     return {
         "HEADS": max(16, triton.next_power_of_2(heads)), "ENTRIES": tiles.entries, "STEPS": numerics == "bf16_steps",
+        "ALIGNED": page_size % 4 == 0, "SEVERAL": several, "PDL": tiles.pdl,
     }  # fmt: skip
 
 
 def launch_options(tiles: Tiles) -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is off: products round before they are added."""
-    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+    """Return the compiler options of a launch. Contraction is off: products round before they are added.
+
+    The loop over tiles is not pipelined: the other programs of a multiprocessor fill the wait, and need its registers.
+    """
+    return {"num_warps": tiles.warps, "num_stages": 1, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
 def prepare_index_scores(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
-    """Return `index_scores`, compiled for the site's heads and numerics and for weights of both dtypes."""
-    if device.arch.vendor != "cpu":
+    """Return `index_scores`, compiled for the site's heads and numerics, for weights of both dtypes and pages of 64.
+
+    Both forms are compiled: programs of one tile, as short tables have, and of several.
+    """
+    tiles = tiles_for("index_scores", device, site, AMD_TILES if device.arch.vendor == "amd" else TILES)
+    return prepare_launch(_index_scores, tiles, index_scores, functools.partial(_compile, tiles), device, site, rows)
+
+
+def _compile(tiles: Tiles, call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    cache = torch.zeros(1, 64 * 68, dtype=torch.uint8, device="cuda")
+    length = torch.ones(1, dtype=torch.int32, device="cuda")
+    for pages in (1, 2 * tiles.programs * tiles.entries // 64) if tiles.programs else (1,):
         q = torch.zeros(1, site.axes["A"], WIDTH, dtype=torch.bfloat16, device="cuda")
-        cache = torch.zeros(1, 68, dtype=torch.uint8, device="cuda")
-        one = torch.zeros(1, 1, dtype=torch.int32, device="cuda")
+        table = torch.zeros(1, pages, dtype=torch.int32, device="cuda")
         for weights in (q[:, :, 0].contiguous(), q[:, :, 0].float()):
-            index_scores(q, weights, cache, one, one[0], 1, site.options["numerics"])
-    return index_scores
+            call(q, weights, cache, table, length, 64, site.options["numerics"])
 
 
 __all__ = [
     "AMD_TILES", "TILES", "Tiles", "index_scores", "launch_constants", "launch_options", "prepare_index_scores",
-    "scores_kernel",
+    "scores_kernel", "tiles_each",
 ]  # fmt: skip

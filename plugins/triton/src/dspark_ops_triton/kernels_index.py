@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dspark_ops.api import (
     Constraint,
     Kernel,
@@ -38,7 +40,7 @@ _SCORES = Kernel(
         axis("T").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=_ROW_BY_ROW,
+    traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 68 bytes per visible entry, 4 out; up to 2**21 entries a row; 64-bit offsets",

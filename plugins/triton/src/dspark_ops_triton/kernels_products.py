@@ -47,11 +47,11 @@ _PAGED_LOGITS = Kernel(
         elements("B*N", 2**16),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per query row and page of 64 keys; 68 bytes per key and row; no work list; "
-    "64-bit offsets",
+    note="1 launch, one program per query row and page of 64 keys, or several pages where there are thousands; 68 bytes "
+    "per key and row; no work list; 64-bit offsets",
 )
 
 KERNELS = (_MAIN_PROJECTION, _PAGED_LOGITS)

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dspark_ops_triton.blocks.launching import bind_launch
 from dspark_ops_triton.blocks.paged_logits import Tiles, compile_paged_logits, paged_logits
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
-#: One page to a program, so that a short context still spreads. Sizes are reasoned, not measured.
-TILES = Tiles(keys=64, warps=4)
+#: One page to a program, so that a short context still spreads.
+TILES = Tiles(keys=64, warps=4, programs=2112)
+#: Reasoned, not measured.
 AMD_TILES = Tiles(keys=64, warps=4, instruction=16)
 
 
@@ -51,12 +54,22 @@ def paged_mqa_logits_fp4(
 
     Products are exact, sums float32.
 
-    Bytes moved: 68 per key and query row, ``68*H`` of queries per page and row, mostly from cache, and 4 per result.
+    Bytes moved: 68 per key and query row, ``68*H`` of queries per program, mostly from cache, and 4 per result.
     Launches: 1, none for no results.
 
     Source: A17b.
     """
-    tiles = AMD_TILES if torch.version.hip else TILES
+    return _logits(
+        AMD_TILES if torch.version.hip else TILES, q, q_scale, kv, kv_scale, block_tables, weights, context_lens,
+        max_seq_len, weight_scale,
+    )  # fmt: skip
+
+
+def _logits(
+    tiles: Tiles, q: Tensor, q_scale: Tensor, kv: Tensor, kv_scale: Tensor, block_tables: Tensor, weights: Tensor,
+    context_lens: Tensor, max_seq_len: int, weight_scale: float = 1.0, cta_info: Tensor | None = None,
+    block_k: int = 256,
+) -> Tensor:  # fmt: skip
     return paged_logits(
         tiles, q, q_scale, kv, kv_scale, block_tables, weights, context_lens, max_seq_len, weight_scale
     )  # fmt: skip
@@ -64,9 +77,12 @@ def paged_mqa_logits_fp4(
 
 def prepare_paged_mqa_logits_fp4(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `paged_mqa_logits_fp4`, compiled for the site's heads."""
-    if device.arch.vendor != "cpu":
-        compile_paged_logits(AMD_TILES if device.arch.vendor == "amd" else TILES, site)
-    return paged_mqa_logits_fp4
+    if device.arch.vendor == "cpu":
+        return paged_mqa_logits_fp4
+    tiles = AMD_TILES if device.arch.vendor == "amd" else TILES
+    tiles = tiles_for("paged_mqa_logits_fp4", device, site, tiles)
+    compile_paged_logits(tiles, site)
+    return bind_launch(_logits, tiles, paged_mqa_logits_fp4)
 
 
 __all__ = ["AMD_TILES", "TILES", "paged_mqa_logits_fp4", "prepare_paged_mqa_logits_fp4"]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.arrival import ArrivalState
 from dspark_ops_triton.blocks.dependent import has_pdl
-from dspark_ops_triton.blocks.head_slabs import HeadSlabs, Tiles, compile_head_slabs, meetings
+from dspark_ops_triton.blocks.head_slabs import Tiles
+from dspark_ops_triton.blocks.slab_projection import HeadSlabs, compile_head_slabs, meetings
 
 #: 64 tiles of columns by 16 slabs of V4.1 on one of four ranks are 1024 programs of 16 KB of the weight.
 TILES = (Tiles(16, 4, 256), Tiles(32, 4, 256))

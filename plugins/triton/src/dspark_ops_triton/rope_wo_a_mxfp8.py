@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks.arrival import ArrivalState
-from dspark_ops_triton.blocks.head_slabs import HeadSlabs
+from dspark_ops_triton.blocks.slab_projection import HeadSlabs
 from dspark_ops_triton.rope_wo_a import prepared, table_of
 
 

@@ -12,7 +12,7 @@ from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import Case, Contract
 from dspark_ops_triton.blocks.varctx_records import MOST_REQUESTS
 from dspark_ops_triton.finish_pages import finish_topk_pages
-from dspark_ops_triton.index_scores import index_scores
+from dspark_ops_triton.index_scores import Tiles, _index_scores, index_scores
 from dspark_ops_triton.varctx import varctx_schedule
 from dspark_ops_triton.vocab_pairs import argmax_vocab_parallel
 
@@ -71,6 +71,12 @@ def test_the_scores_of_an_entry_do_not_depend_on_the_rows_of_the_call() -> None:
     rows = ("q", "weights", "page_table", "lengths")
     alone = index_scores(**{**inputs, **{name: inputs[name][3:4] for name in rows}})
     assert torch.equal(index_scores(**inputs)[3:4], alone)
+
+
+def test_scores_of_programs_of_several_tiles_are_the_same() -> None:
+    case = next(case for case in contracts.get("index_scores").cases("small", 0) if len(case.inputs["q"]) == 6)
+    each = (_index_scores(Tiles(entries=16, warps=4, programs=count), **case.inputs) for count in (0, 2))
+    assert torch.equal(*each)
 
 
 def test_calls_that_do_not_fit_are_refused() -> None:

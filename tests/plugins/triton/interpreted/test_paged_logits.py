@@ -61,6 +61,14 @@ def test_a_hundred_heads_and_their_scales_are_read_where_they_lie() -> None:
     assert (got - wanted).norm() <= 1e-4 * wanted.norm()
 
 
+def test_programs_of_several_tiles_give_the_same_bits() -> None:
+    given = logits_inputs(2, 2, 32, 300, torch.Generator().manual_seed(5))
+    given["context_lens"] = torch.tensor([300, 70], dtype=torch.int32)
+    some = {name: value for name, value in given.items() if name not in ("cta_info", "block_k")}
+    bound = [paged_logits(Tiles(keys=64, warps=4, programs=count), **{"weight_scale": 1.0, **some}) for count in (0, 6)]
+    assert torch.equal(*bound)
+
+
 def test_a_call_is_one_launch_and_none_for_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     run = InterpretedFunction.run

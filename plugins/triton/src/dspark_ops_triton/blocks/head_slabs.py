@@ -7,30 +7,24 @@ to MXFP8 where that is asked for. The order does not depend on the number of tok
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from dspark_ops_triton.blocks.alignment import common_stride_unit
-from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
+from dspark_ops_triton.blocks.arrival import WORDS
 from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.meeting import is_last_to_arrive
-from dspark_ops_triton.blocks.mxfp8 import TILE_GROUPS, mxfp8_groups, scale_rows, sf_128x4_place
+from dspark_ops_triton.blocks.mxfp8 import mxfp8_groups, sf_128x4_place
 from dspark_ops_triton.blocks.rotary import join_pairs, split_pairs, turn_back
-from dspark_ops_triton.blocks.scratch import ScratchMemory
 
 STATE_WORDS = tl.constexpr(WORDS)
 #: Columns of a program: the 32 values that share a scale of MXFP8.
 COLUMNS = 32
 #: Lanes of the longest head.
 MOST_LANES = 512
-#: Tokens of a launch: more tokens are several launches, so that scratch memory stays small.
-MOST_TOKENS = 256
 #: Up to so many slabs, the sums of all are under way at once.
 UNROLLED = tl.constexpr(16)
 
@@ -167,104 +161,6 @@ def store_scales(scales, byte, token, tile, tokens, block, TOKENS: tl.constexpr,
         tl.store(scales + sf_128x4_place(row, further, GROUPS), nothing, mask=row < behind)
 
 
-class HeadSlabs:
-    """The projection bound to one device: one launch per call of up to 256 tokens, safe to capture, on any streams.
-
-    The programs of a tile meet at memory that this object owns: keep it alive as long as graphs that captured it.
-
-    Args:
-        table: how the product is cut, by rising numbers of tokens; the last one serves all larger numbers, too.
-        arrivals: words for the meetings.
-        pdl: the kernel is set up while the one before it runs, and reads the weight then: the kernel just before it
-            must not be what writes that.
-
-    Bytes moved: the weight once per 32 tokens, from cache but for the first; ``2*T*G*K`` of attention output per 32
-    columns, mostly from cache; 8 per result and slab of lanes through scratch memory, which stays in the cache.
-    """
-
-    __slots__ = ("_arrivals", "_pdl", "_scratch", "_table")
-
-    def __init__(self, table: Sequence[Tiles], arrivals: ArrivalState, pdl: bool = False) -> None:
-        self._table = tuple(table)
-        self._arrivals = arrivals
-        self._scratch = ScratchMemory()
-        self._pdl = pdl
-
-    def plain(self, o: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor, head_dim: int = 512) -> Tensor:
-        """Return the low-rank projection of the attention output, its rotation undone first: [T, G*R] bfloat16.
-
-        Args:
-            o: [T, G, K] bfloat16, last stride 1; K holds the heads of a group side by side. Not modified.
-            weight: [G, R, K] bfloat16, contiguous.
-            freqs: [S, P] float32 interleaved.
-            positions: [T] int32 or int64, of the queries.
-            head_dim: lanes of a head, a power of two from 16 to 512; the last P of each are rotated backward.
-
-        Raises:
-            ValueError: K is not a multiple of `head_dim`, which is no such power of two, or P is above 64 or above it.
-
-        Source: N5, bfloat16 form.
-        """
-        return self._launch("rope_wo_a", o, weight, freqs, positions, head_dim, False)[0]
-
-    def mxfp8(
-        self, o: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor, head_dim: int = 512
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what `plain` returns, its e4m3 codes and its scale bytes in the layout ``sf_128x4``, padding 0.
-
-        Arguments are those of `plain`.
-
-        Raises:
-            ValueError: what `plain` refuses, or G*R is no multiple of 32.
-
-        Source: N5, MXFP8 form.
-        """
-        y, q, scales = self._launch("rope_wo_a_mxfp8", o, weight, freqs, positions, head_dim, True)
-        return y, q.view(torch.float8_e4m3fn), scales
-
-    def _launch(
-        self, name: str, o: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor, head_dim: int, mx: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        tokens, groups, lanes = o.shape
-        rank, rope = weight.shape[1], freqs.shape[1]
-        width = groups * rank
-        power = 16 <= head_dim <= MOST_LANES and head_dim & (head_dim - 1) == 0
-        if not power or lanes % head_dim or rope > min(64, head_dim) or (mx and width % COLUMNS):
-            wanted = "whole heads of a power of two of lanes, 16 to 512, of which 64 at most are rotated"
-            wanted += ", and 32s of columns" if mx else ""
-            got = f"{lanes} lanes in heads of {head_dim}, {rope} rotated, and {width} columns"
-            raise ValueError(f"{name}: wanted {wanted}, got {got}")
-        y = torch.empty(tokens, width, dtype=torch.bfloat16, device=o.device)
-        q = torch.empty(tokens, width, dtype=torch.uint8, device=o.device) if mx else y
-        stored = triton.cdiv(width // COLUMNS, TILE_GROUPS) * TILE_GROUPS if mx else 0
-        scales = torch.empty(scale_rows(tokens) * stored, dtype=torch.uint8, device=o.device)
-        if width:
-            sizes = lanes, head_dim, rope, rank, width, mx
-            for first in range(0, tokens, MOST_TOKENS):
-                here = slice(first, first + MOST_TOKENS)
-                whole = tokens <= MOST_TOKENS
-                call = (o, y, q, positions) if whole else (o[here], y[here], q[here], positions[here])
-                self._launch_some(*call, weight, scales[first * stored :], freqs, sizes)
-        return y, q, scales
-
-    def _launch_some(
-        self, o: Tensor, y: Tensor, q: Tensor, positions: Tensor, weight: Tensor, scales: Tensor, freqs: Tensor,
-        sizes: tuple[int, int, int, int, int, bool],
-    ) -> None:  # fmt: skip
-        lanes, head_dim, rope, rank, width, mx = sizes
-        tokens, unit = o.shape[0], common_stride_unit(o)
-        cut = tiles_of(self._table, tokens)
-        slabs, blocks = lanes // slab_of(cut, lanes), triton.cdiv(tokens, cut.tokens)
-        met = blocks * triton.cdiv(width, COLUMNS)
-        head_slab_kernel[(met // blocks, slabs, blocks)](
-            o, weight, y, q, scales, freqs, positions,
-            self._scratch.take(met * slabs * cut.tokens * COLUMNS, o), self._arrivals.take(met, o),
-            tokens, o.stride(0) // unit, o.stride(1) // unit,
-            **launch_constants(cut, lanes, head_dim, rope, unit, rank, width, mx, self._pdl),
-            **launch_options(cut, self._pdl),
-        )  # fmt: skip
-
-
 def slab_of(tiles: Tiles, lanes: int) -> int:
     """Return the lanes of K that a program takes: whole heads, or equal parts of one."""
     return math.gcd(lanes, tiles.lanes)
@@ -291,29 +187,6 @@ def launch_options(tiles: Tiles, pdl: bool) -> dict[str, Any]:
     return {**options, "matrix_instr_nonkdim": tiles.instruction} if tiles.instruction else options
 
 
-def meetings(table: Sequence[Tiles], width: int, rows: Sequence[int]) -> int:
-    """Return how many meetings a call of one of `rows` tokens has at most, for `width` columns."""
-    blocks = (triton.cdiv(min(count, MOST_TOKENS), tiles_of(table, count).tokens) for count in rows)
-    return triton.cdiv(width, COLUMNS) * max(blocks, default=1)
-
-
-def compile_head_slabs(call: Callable[..., Any], table: Sequence[Tiles], site: Any, rows: Sequence[int]) -> None:
-    """Call the operator, cut as the table says, once per build that a site needs.
-
-    They are for the tiles of the site's row counts and positions of both dtypes. Outputs of attention that do not begin
-    at 16-byte boundaries are compiled at their first call.
-    """
-    axes = site.axes
-    weight = torch.zeros(axes["G"], axes["R"], axes["K"], dtype=torch.bfloat16, device="cuda")
-    freqs = torch.zeros(1, axes["P"], device="cuda")
-    for count in sorted({tiles_of(table, count).tokens for count in rows if count}):
-        o = torch.zeros(count, axes["G"], axes["K"], dtype=torch.bfloat16, device="cuda")
-        positions = torch.zeros(count, dtype=torch.int64, device="cuda")
-        for typed in (positions, positions.int()):
-            call(o, weight, freqs, typed, site.options["head_dim"])
-
-
 __all__ = [
-    "COLUMNS", "MOST_TOKENS", "HeadSlabs", "Tiles", "compile_head_slabs", "head_slab_kernel", "launch_constants",
-    "launch_options", "meetings", "slab_of", "tiles_of",
+    "COLUMNS", "MOST_LANES", "Tiles", "head_slab_kernel", "launch_constants", "launch_options", "slab_of", "tiles_of",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.codes import e2m1_value, ue8m0_value
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
 
 PAGE = tl.constexpr(64)
 #: Bytes and scales of a key or a query of 128 lanes.
@@ -24,19 +25,24 @@ NOTHING = tl.constexpr(float("-inf"))
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How the work is cut; it does not depend on the number of requests, so a row's bits do not either.
+    """How the work is cut. A logit does not depend on which keys share a program, so a row's bits are its own.
 
     Attributes:
-        keys: keys of a program, a multiple of 64.
+        keys: keys of a program at a time, a multiple of 64.
         warps: warps of a program.
         codes: codes and scales are multiplied, by a matrix unit that takes them.
         instruction: rows of AMD's matrix instruction, where that is to be chosen; 0 leaves it to the compiler.
+        programs: as long as there are more programs than twice these, each takes another `keys` keys with the same
+            query; 0: never.
+        pdl: the kernel is set up while the one before it runs.
     """
 
     keys: int
     warps: int
     codes: bool = False
     instruction: int = 0
+    programs: int = 0
+    pdl: bool = False
 
 
 @triton.jit
@@ -70,35 +76,62 @@ def even_and_odd_lanes(codes, scales, ROWS: tl.constexpr):
     return tl.reshape(even.to(tl.bfloat16), (ROWS, BYTES)), tl.reshape(odd.to(tl.bfloat16), (ROWS, BYTES))
 
 
-@triton.jit(do_not_specialize=["next_n", "heads", "lanes_of_heads", "table_width"])
+@triton.jit
+def logits_of_keys(
+    query, query_more, weight, kv, kv_scale, table, out, column, end, columns, weight_scale,
+    KEYS: tl.constexpr, CODES: tl.constexpr,
+):  # fmt: skip
+    """Write the logits of keys [KEYS] at `column`, of which a row sees those before `end`.
+
+    With CODES, `query` and `query_more` are the codes and scales of the heads, else their even and their odd lanes.
+    """
+    seen = (column < end) & (column < columns)
+    key, key_scale = load_keys(kv, kv_scale, table, column, seen)
+    if CODES:
+        scores = tl.dot_scaled(key, key_scale, "e2m1", tl.trans(query), query_more, "e2m1")
+    else:
+        key_even, key_odd = even_and_odd_lanes(key, key_scale, KEYS)
+        scores = tl.dot(key_even, tl.trans(query))
+        scores = tl.dot(key_odd, tl.trans(query_more), scores)
+    total = tl.sum(tl.maximum(scores, 0.0) * weight[None, :], axis=1) * weight_scale
+    tl.store(out + column, tl.where(seen, total, NOTHING), mask=column < columns)
+
+
+@triton.jit(do_not_specialize=["next_n", "heads", "lanes_of_heads", "table_width", "tiles"])
 def logits_kernel(
     q, q_scale, kv, kv_scale, block_tables, weights, context_lens, out,
-    next_n, heads, lanes_of_heads, table_width, columns, weight_scale,
-    HEADS: tl.constexpr, KEYS: tl.constexpr, CODES: tl.constexpr,
+    next_n, heads, lanes_of_heads, table_width, columns, weight_scale, tiles,
+    HEADS: tl.constexpr, KEYS: tl.constexpr, CODES: tl.constexpr, SEVERAL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Write the logits of one query row for KEYS columns."""
+    """Write the logits of one query row for KEYS columns, or for `tiles` times as many, whose query is decoded once."""
+    begin(PDL)
     row = tl.program_id(1).to(tl.int64)
     request = row // next_n
-    column = tl.program_id(0) * KEYS + tl.arange(0, KEYS)
+    first = tl.program_id(0) * tiles * KEYS
+    lane = tl.arange(0, KEYS)
     end = tl.load(context_lens + request) - next_n + 1 + (row - request * next_n)
-    target = out + row * columns + column
-    if tl.program_id(0) * KEYS >= end:
-        tl.store(target, tl.full((KEYS,), NOTHING, tl.float32), mask=column < columns)
+    target, table = out + row * columns, block_tables + request * table_width
+    if first >= end:
+        for tile in range(tiles):
+            column = first + tile * KEYS + lane
+            tl.store(target + column, tl.full((KEYS,), NOTHING, tl.float32), mask=column < columns)
     else:
-        seen = column < end
-        key, key_scale = load_keys(kv, kv_scale, block_tables + request * table_width, column, seen)
         head = tl.arange(0, HEADS)
-        query, query_scale = load_queries(q, q_scale, row, head, heads, lanes_of_heads)
-        if CODES:
-            scores = tl.dot_scaled(key, key_scale, "e2m1", tl.trans(query), query_scale, "e2m1")
-        else:
-            key_even, key_odd = even_and_odd_lanes(key, key_scale, KEYS)
-            query_even, query_odd = even_and_odd_lanes(query, query_scale, HEADS)
-            scores = tl.dot(key_even, tl.trans(query_even))
-            scores = tl.dot(key_odd, tl.trans(query_odd), scores)
+        query, query_more = load_queries(q, q_scale, row, head, heads, lanes_of_heads)
         weight = tl.load(weights + row * heads + head, mask=head < heads, other=0.0).to(tl.float32)
-        total = tl.sum(tl.maximum(scores, 0.0) * weight[None, :], axis=1) * weight_scale
-        tl.store(target, tl.where(seen, total, NOTHING), mask=column < columns)
+        if not CODES:
+            query, query_more = even_and_odd_lanes(query, query_more, HEADS)
+        if SEVERAL:
+            for tile in range(tiles):
+                logits_of_keys(
+                    query, query_more, weight, kv, kv_scale, table, target, first + tile * KEYS + lane, end, columns,
+                    weight_scale, KEYS, CODES,
+                )  # fmt: skip
+        else:
+            logits_of_keys(
+                query, query_more, weight, kv, kv_scale, table, target, first + lane, end, columns, weight_scale,
+                KEYS, CODES,
+            )  # fmt: skip
 
 
 def paged_logits(
@@ -126,34 +159,46 @@ def paged_logits(
         raise ValueError(f"paged_mqa_logits_fp4: wanted 1 to 128 heads, got {heads}")
     out = torch.empty(batch * next_n, max_seq_len, dtype=torch.float32, device=q.device)
     if out.numel():
-        logits_kernel[(triton.cdiv(max_seq_len, tiles.keys), batch * next_n)](
+        count = triton.cdiv(max_seq_len, tiles.keys)
+        each = max(1, count * batch * next_n // tiles.programs) if tiles.programs else 1
+        logits_kernel[(triton.cdiv(count, each), batch * next_n)](
             q, q_scale, kv, kv_scale, block_tables, weights, context_lens, out,
-            next_n, heads, lanes_of_heads, block_tables.shape[1], max_seq_len, weight_scale,
-            **launch_constants(tiles, heads), **launch_options(tiles),
+            next_n, heads, lanes_of_heads, block_tables.shape[1], max_seq_len, weight_scale, each,
+            **launch_constants(tiles, heads, each > 1), **launch_options(tiles),
         )  # fmt: skip
     return out
 
 
-def launch_constants(tiles: Tiles, heads: int) -> dict[str, Any]:
-    """Return the compile-time arguments of a launch."""
-    return {"HEADS": max(16, triton.next_power_of_2(heads)), "KEYS": tiles.keys, "CODES": tiles.codes}
+def launch_constants(tiles: Tiles, heads: int, several: bool = False) -> dict[str, Any]:
+    """Return the compile-time arguments of a launch; `several`: a program takes more than one tile."""
+    return {
+        "HEADS": max(16, triton.next_power_of_2(heads)), "KEYS": tiles.keys, "CODES": tiles.codes, "SEVERAL": several,
+        "PDL": tiles.pdl,
+    }  # fmt: skip
 
 
 def launch_options(tiles: Tiles) -> dict[str, Any]:
-    """Return the compiler options of a launch. Contraction is pinned off: its default differs by version."""
-    options = {"num_warps": tiles.warps, "enable_fp_fusion": False}
+    """Return the compiler options of a launch. Contraction is pinned off: its default differs by version.
+
+    The loop over tiles is not pipelined: the other programs of a multiprocessor fill the wait, and need its registers.
+    """
+    options = {"num_warps": tiles.warps, "num_stages": 1, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
     return {**options, "matrix_instr_nonkdim": tiles.instruction} if tiles.instruction else options
 
 
 def compile_paged_logits(tiles: Tiles, site: Any) -> None:
-    """Compile what calls at a site launch, for results whose rows begin at 64-byte boundaries and for others."""
+    """Compile what calls at a site launch, for results whose rows begin at 64-byte boundaries and for others.
+
+    Both forms are compiled: programs of one tile, as short results have, and of several.
+    """
     heads = site.axes["H"]
     q = torch.zeros(1, 1, heads, 64, dtype=torch.uint8, device="cuda")
     q_scale = torch.zeros(1, 1, 1, 4, 16, -(-heads // 64) * 4, dtype=torch.uint8, device="cuda")
     kv = torch.zeros(1, 1, 4, 64, 16, dtype=torch.uint8, device="cuda")
     table = torch.zeros(1, 8, dtype=torch.int32, device="cuda")
     weights = torch.zeros(1, heads, dtype=torch.bfloat16, device="cuda")
-    for columns in (16, 17):
+    many = 2 * tiles.programs * tiles.keys
+    for columns in (16, 17, *((many, many + 1) if many else ())):
         paged_logits(
             tiles, q, q_scale, kv, kv[..., 0].contiguous(), table, weights, table[0, :1], columns, 1.0
         )  # fmt: skip
