@@ -32,7 +32,7 @@ ROWS = {
     "S3.2": {"compress_c1": (6, 12), "compress_c2": (6, 12)},
     "S3.3": {"q_rope_store": (1, 2, 5, 6, 8)},
 }
-CANDIDATES = ("nvidia_sm10x/candidate_blocks/one_launch", "nvidia_sm10x/candidate_blocks/one_launch_as_torch")
+CANDIDATES = ("nvidia_sm10x/candidate_blocks/two_launches", "nvidia_sm10x/candidate_blocks/two_launches_as_torch")
 OPERATORS = sorted({op for change in ROWS.values() for op in change})
 
 
@@ -93,8 +93,8 @@ def test_more_tokens_than_a_program_holds_go_to_the_portable_projection() -> Non
 @pytest.mark.parametrize(
     ("rule", "kernel"),
     [
-        ("lowest", "nvidia_sm10x/candidate_blocks/one_launch"),
-        ("torch", "nvidia_sm10x/candidate_blocks/one_launch_as_torch"),
+        ("lowest", "nvidia_sm10x/candidate_blocks/two_launches"),
+        ("torch", "nvidia_sm10x/candidate_blocks/two_launches_as_torch"),
     ],
 )
 def test_a_caller_gets_the_kernel_that_promises_its_rule_for_equal_blocks(rule: str, kernel: str) -> None:

@@ -100,6 +100,6 @@ def test_the_schedule_of_the_models_requests_and_the_widest_of_the_region_do_not
     }  # fmt: skip
     sizes = [(64, 5, "early_stop"), *([(256, 8, "global")] if arch in TIGHT else [])]
     for requests, gamma, mode in sizes:
-        constants = schedule.launch_constants(requests, gamma, mode)
-        kernel = compile_kernel(schedule.prefix_kernel, arch, signature, constants, schedule.launch_options())
+        constants = schedule.launch_constants(requests, gamma, mode, False)
+        kernel = compile_kernel(schedule.prefix_kernel, arch, signature, constants, schedule.launch_options(False))
         assert (arch, mode, kernel.spilled) == (arch, mode, 0)

@@ -22,7 +22,8 @@ def test_finished_pages_do_not_spill(arch: str, chosen: int) -> None:
         **dict.fromkeys(("rows", "width", "chosen", "columns", "page_size"), "i32"),
         **{f"{name}_stride": "i32" for name in ("score", "index", "table", "page", "raw")},
     }  # fmt: skip
-    constants, options = finish_pages.launch_constants(chosen, True, True), finish_pages.launch_options()
+    cut = finish_pages.CUT
+    constants, options = finish_pages.launch_constants(cut, chosen, True, True), cut_options(cut)
     kernel = compile_kernel(finish_pages.finish_kernel, arch, signature, constants, options)
     assert kernel.spilled == 0
     assert kernel.registers <= 128

@@ -20,17 +20,23 @@ ARCHES = [name for name, _ in INTERPRETED]
     ],
 )
 def test_a_step_of_the_whole_vocabulary_does_not_spill(arch: str, variant: str, trim: str, width: int) -> None:
-    signature = {
-        **dict.fromkeys(("candidates", "bonus_out", "state"), "*i64"),
-        **dict.fromkeys(("target_probs", "draft_probs", "accept_uniforms", "final_uniforms"), "*fp32"),
-        **dict.fromkeys(("verify_lens", "correct_len", "cap_trim"), "*i32"), "sums": "*fp64",
-        **{f"{name}_request": "i64" for name in ("target", "draft")},
-        **dict.fromkeys(("candidate_stride", "target_row", "draft_row", "vocab", "lens_words"), "i32"),
+    law = {
+        "candidates": "*i64", **dict.fromkeys(("target_probs", "draft_probs", "accept_uniforms"), "*fp32"),
+        "verify_lens": "*i32", "sums": "*fp64", **{f"{name}_request": "i64" for name in ("target", "draft")},
+        **dict.fromkeys(("candidate_stride", "target_row", "draft_row", "vocab_groups", "lens_words"), "i32"),
     }  # fmt: skip
-    constants = accept_sampled.launch_constants(width, 129280, variant, trim)
-    options = accept_sampled.launch_options()
-    aligned = ("target_probs", "draft_probs", "correct_len", "bonus_out", "cap_trim", "sums", "state")
-    kernel = compile_kernel(accept_sampled.sampled_kernel, arch, signature, constants, options, aligned)
-    assert kernel.spilled == 0
-    assert kernel.registers <= 255
-    assert kernel.shared <= 16384
+    constants = accept_sampled.launch_constants(width, 129280, 4, variant, False)
+    options = accept_sampled.launch_options(constants)
+    sums = compile_kernel(
+        accept_sampled.sums_kernel, arch, law, constants, options, ("target_probs", "draft_probs", "sums")
+    )
+    outputs = {"final_uniforms": "*fp32", "bonus_out": "*i64", **dict.fromkeys(("correct_len", "cap_trim"), "*i32")}
+    accept = compile_kernel(
+        accept_sampled.accept_kernel, arch, {**law, **outputs},
+        {**constants, **accept_sampled.accept_constants(-(-129280 // constants["BLOCK"]), trim)}, options,
+        ("target_probs", "draft_probs", "correct_len", "bonus_out", "cap_trim", "sums"),
+    )  # fmt: skip
+    for kernel in (sums, accept):
+        assert kernel.spilled == 0
+        assert kernel.shared <= 16384
+        assert kernel.registers <= 168

@@ -18,10 +18,10 @@ def _topk(arch: str, top_k: int, first: bool, last: bool, ranked: bool) -> Compi
     signature = {
         **dict.fromkeys(("lengths", "source_keys", "source_columns", "keys", "columns", "ids"), "*i32"),
         **dict.fromkeys(("width", "score_stride", "source_splits", "top_k"), "i32"),
-        "scores": "*fp32", "state": "*i64",
+        "scores": "*fp32",
     }  # fmt: skip
     constants, options = topk.launch_constants(tiles, top_k, first, last, ranked), topk.launch_options(tiles)
-    return compile_kernel(topk.select_kernel, arch, signature, constants, options, ("state",))
+    return compile_kernel(topk.select_kernel, arch, signature, constants, options)
 
 
 @pytest.mark.parametrize("arch", ARCHES)

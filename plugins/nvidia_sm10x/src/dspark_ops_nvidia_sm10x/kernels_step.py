@@ -139,7 +139,7 @@ _ACCEPT_TAIL = Kernel(
 
 _CANDIDATES = Kernel(
     "candidate_blocks",
-    variant="one_launch",
+    variant="two_launches",
     target="dspark_ops_nvidia_sm10x.candidates:candidate_blocks",
     prepare="dspark_ops_nvidia_sm10x.candidates:prepare_candidate_blocks",
     arch=ARCH,
@@ -154,12 +154,12 @@ _CANDIDATES = Kernel(
     traits=replace(EARLY_ROWS, nan="dropped", ties="lowest"),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch; portable body with programs of 2048 entries and 8 warps, set up early (PDL)",
+    note="2 launches, 1 in a consumer; portable body with programs of 2048 entries and 8 warps, set up early (PDL)",
 )
 
 _CANDIDATES_AS_TORCH = replace(
     _CANDIDATES,
-    variant="one_launch_as_torch",
+    variant="two_launches_as_torch",
     traits=replace(_CANDIDATES.traits, ties="torch"),
     note="the same kernel for callers that ask for torch's set: on CUDA devices torch.topk keeps the lowest of equal "
     "scores, as the authors of N10.4 saw in all 336 rows that they tried; torch does not promise it",

@@ -1,8 +1,8 @@
-"""Portable ``accept_sampled``: one launch reads both laws, and the last program of a request accepts and draws."""
+"""Portable ``accept_sampled``: one launch adds up the rows of both laws that can matter, one accepts and draws."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,16 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.accept_tail import length_words
-from dspark_ops_triton.blocks.accepting import row_limit
-from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
-from dspark_ops_triton.blocks.meeting import is_last_to_arrive
+from dspark_ops_triton.blocks.alignment import common_stride_unit
+from dspark_ops_triton.blocks.dependent import begin, has_pdl, pdl_option
+from dspark_ops_triton.blocks.law_sums import (
+    ANY_ALIGNMENT,
+    NOT_SPECIALIZED,
+    RECORD,
+    law_tile,
+    rows_that_matter,
+    sums_kernel,
+)
 from dspark_ops_triton.blocks.sampled import (
     block_length,
     first_above,
@@ -22,103 +29,67 @@ from dspark_ops_triton.blocks.sampled import (
     leading,
     of_slot,
     ratios,
-    reach_after,
     residual,
 )
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 
-STATE_WORDS = tl.constexpr(WORDS)
-#: Tokens of a tile; a law has at most MOST_TILES of them.
-BLOCK = 4096
-MOST_TILES = 256
-WARPS = 8
-#: float64 words of a tile: the sum of the target law, that of the residual, and how many draft values are not finite.
-RECORD = tl.constexpr(3)
+#: Tokens of a tile, of 512 to 2048 the fastest on an H200 for 1, 6 and 64 requests, unless a request would then have
+#: more than MOST_SUMS tiles in all its rows: twice as many, and so on, up to MOST_BLOCK.
+BLOCK = 2048
+MOST_BLOCK = 4096
+MOST_SUMS = 2048
+MOST_TOKENS = 2**20
+#: A factor of most vocabularies.
+VOCAB_UNIT = 16
+#: Tokens per warp (wave on AMD).
+WARP_TOKENS = 512
 FLOOR = tl.constexpr(1e-8)
 
-_NOT_SPECIALIZED = [
-    "candidate_stride", "target_request", "target_row", "draft_request", "draft_row", "vocab", "lens_words",
-]  # fmt: skip
-_ANY_ALIGNMENT = ["candidates", "accept_uniforms", "final_uniforms", "verify_lens"]
 
-
-@triton.jit
-def chosen(target, draft, candidates, target_row, draft_row, vocab, slot, DRAFTS: tl.constexpr):
-    """Return the token of each draft, and its probability under both laws: of one request, one per slot."""
-    token = tl.load(candidates + 1 + slot, mask=slot < DRAFTS, other=-1)
-    place = tl.minimum(tl.maximum(token, 0), vocab - 1)
-    row = slot.to(tl.int64)
-    p = tl.load(target + row * target_row + place, mask=slot < DRAFTS, other=0.0)
-    q = tl.load(draft + row * draft_row + place, mask=slot < DRAFTS, other=0.0)
-    return token, p, q
-
-
-@triton.jit(do_not_specialize=_NOT_SPECIALIZED, do_not_specialize_on_alignment=_ANY_ALIGNMENT)
-def sampled_kernel(
+@triton.jit(do_not_specialize=NOT_SPECIALIZED, do_not_specialize_on_alignment=ANY_ALIGNMENT)
+def accept_kernel(
     candidates, target_probs, draft_probs, accept_uniforms, final_uniforms, verify_lens,
-    correct_len, bonus_out, cap_trim, sums, state,
-    candidate_stride, target_request, target_row, draft_request, draft_row, vocab, lens_words,
-    DRAFTS: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCKWISE: tl.constexpr,
-    BOUNDARY: tl.constexpr,
+    correct_len, bonus_out, cap_trim, sums,
+    candidate_stride, target_request, target_row, draft_request, draft_row, vocab_groups, lens_words,
+    DRAFTS: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr,
+    VOCAB_UNIT: tl.constexpr, BLOCKWISE: tl.constexpr, BOUNDARY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Add up one tile of one row of a request; its last program accepts drafts and draws the final token.
+    """Accept the drafts of one request and draw its final token, from the sums that `sums_kernel` stored.
 
-    `sums` holds RECORD words per tile. WIDTH is a power of two above DRAFTS, TILES one of at least the tiles.
+    TILES is a power of two, at least the tiles of a row.
     """
-    request = (tl.program_id(0) // (DRAFTS + 1)).to(tl.int64)
-    row = tl.program_id(0) % (DRAFTS + 1)
-    tile = tl.program_id(1)
-    tiles = tl.num_programs(1)
-    slot = tl.arange(0, WIDTH)
-    target = target_probs + request * target_request
-    draft = draft_probs + request * draft_request
-    held = candidates + request * candidate_stride
-
-    column = tile * BLOCK + tl.arange(0, BLOCK)
-    p = tl.load(target + row.to(tl.int64) * target_row + column, mask=column < vocab, other=0.0)
-    drafted = column < tl.where(row < DRAFTS, vocab, 0)  # the last row has no draft
-    q = tl.load(draft + row.to(tl.int64) * draft_row + column, mask=drafted, other=0.0)
-    reach = tl.full((), 1.0, tl.float64)
-    if BLOCKWISE:
-        _, likely, proposed = chosen(target, draft, held, target_row, draft_row, vocab, slot, DRAFTS)
-        reach = reach_after(ratios(likely, proposed), slot, row)
-    record = sums + (request * (DRAFTS + 1) + row) * tiles * RECORD + tile * RECORD
-    tl.store(record, tl.sum(p.to(tl.float64), axis=0))
-    tl.store(record + 1, tl.sum(residual(p, q, reach), axis=0))
-    tl.store(record + 2, tl.sum((~is_finite(q)).to(tl.int32), axis=0).to(tl.float64))
-    if is_last_to_arrive(state + request * STATE_WORDS, (DRAFTS + 1) * tiles):
-        accept_and_draw(
-            target, draft, held, accept_uniforms + request * DRAFTS, final_uniforms, verify_lens, correct_len,
-            bonus_out, cap_trim, sums + request * (DRAFTS + 1) * tiles * RECORD, request, tiles, target_row, draft_row,
-            vocab, lens_words, DRAFTS, WIDTH, TILES, BLOCK, BLOCKWISE, BOUNDARY,
-        )  # fmt: skip
-
-
-@triton.jit
-def accept_and_draw(
-    target, draft, candidates, accept_uniforms, final_uniforms, verify_lens, correct_len, bonus_out, cap_trim, sums,
-    request, tiles, target_row, draft_row, vocab, lens_words,
-    DRAFTS: tl.constexpr, WIDTH: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCKWISE: tl.constexpr,
-    BOUNDARY: tl.constexpr,
-):  # fmt: skip
-    """Finish one request: its pointers point to it, but for those of lengths, coins and results."""
+    begin(PDL)
+    vocab = vocab_groups * VOCAB_UNIT
+    request = tl.program_id(0).to(tl.int64)
+    tiles = tl.cdiv(vocab, BLOCK)
     slot = tl.arange(0, WIDTH)
     lane = tl.arange(0, TILES)
-    record = sums + (slot[:, None] * tiles + lane[None, :]) * RECORD
-    known = (slot <= DRAFTS)[:, None] & (lane < tiles)[None, :]
-    law = tl.load(record, mask=known, other=0.0)
-    rest = tl.load(record + 1, mask=known, other=0.0)
-    strange = tl.sum(tl.load(record + 2, mask=known, other=0.0), axis=1)
+    target = target_probs + request * target_request * STRIDE_UNIT
+    draft = draft_probs + request * draft_request * STRIDE_UNIT
+    target_row = target_row * STRIDE_UNIT
+    draft_row = draft_row * STRIDE_UNIT
+    coin = tl.load(final_uniforms + request)
+    # sums of rows that were not added up are anything: they are on their way before it is known which these are
+    record = sums + ((request * (DRAFTS + 1) + slot[:, None]) * tiles + lane[None, :]) * RECORD
+    stored = (slot <= DRAFTS)[:, None] & (lane < tiles)[None, :]
+    law = tl.load(record, mask=stored, other=0.0)
+    rest = tl.load(record + 1, mask=stored, other=0.0)
+    drafts = tl.load(record + 2, mask=stored, other=0.0)
+    token, p, q, uniform, allowed, last = rows_that_matter(
+        candidates + request * candidate_stride, target, draft, accept_uniforms, verify_lens, request, target_row,
+        draft_row, vocab, lens_words, slot, DRAFTS, WIDTH, BLOCKWISE,
+    )  # fmt: skip
+    known = (slot <= last)[:, None] & (lane < tiles)[None, :]
+    law = tl.where(known, law, 0.0)
+    rest = tl.where(known, rest, 0.0)
+    drafts = tl.where(known, drafts, 0.0)
+    # float64 sums of float32 values are finite if and only if all values are
     finite = is_finite(tl.sum(law, axis=1))
+    drafted = is_finite(tl.sum(drafts, axis=1))
 
-    token, p, q = chosen(target, draft, candidates, target_row, draft_row, vocab, slot, DRAFTS)
-    uniform = tl.load(accept_uniforms + slot, mask=slot < DRAFTS, other=0.0)
-    testable_here = (token >= 0) & (token < vocab) & finite & (strange == 0)
+    testable_here = (token >= 0) & (token < vocab) & finite & drafted
     testable = leading(testable_here, slot, DRAFTS)
     run = leading(testable_here & (uniform * q < p), slot, DRAFTS)
-    one = request + tl.arange(0, 1)
-    limit = row_limit(verify_lens, lens_words, one, one >= 0, WIDTH)
-    allowed = tl.minimum(tl.maximum(tl.sum(limit, axis=0), -1), DRAFTS)
     tested = tl.minimum(tl.maximum(allowed, 0), testable)
     if BLOCKWISE:
         correct, reach = block_length(tl.sum(rest, axis=1), ratios(p, q), uniform, tested, slot, DRAFTS)
@@ -137,7 +108,7 @@ def accept_and_draw(
     row = target + correct.to(tl.int64) * target_row
     drawn = draw(
         row, draft + tl.minimum(correct, DRAFTS - 1).to(tl.int64) * draft_row, tl.where(from_residual, rest, law),
-        from_residual, reach, tl.load(final_uniforms + request), lane, vocab, TILES, BLOCK,
+        from_residual, reach, coin, lane, vocab, TILES, BLOCK,
     )  # fmt: skip
     if of_slot(finite.to(tl.int32), slot, correct) == 0:
         drawn = largest_finite(row, vocab, BLOCK)
@@ -154,25 +125,24 @@ def draw(row, draft_row, masses, from_residual, reach, coin, lane, vocab, TILES:
     tile = first_above(masses, lane, 0.0, goal, TILES)
     before = tl.sum(tl.where(lane < tile, masses, 0.0), axis=0)
     column = tile * BLOCK + tl.arange(0, BLOCK)
-    p = tl.load(row + column, mask=column < vocab, other=0.0)
-    q = tl.load(draft_row + column, mask=column < tl.where(from_residual, vocab, 0), other=0.0)
+    p = law_tile(row, tile * BLOCK, vocab, BLOCK)
+    q = law_tile(draft_row, tile * BLOCK, vocab * from_residual.to(tl.int32), BLOCK)
     weights = tl.where(from_residual, residual(p, q, reach), p.to(tl.float64))
     found = first_above(weights, column, before, goal, 0x7FFFFFFF)
     return tl.where(found == 0x7FFFFFFF, 0, found).to(tl.int64)
 
 
 class AcceptSampled:
-    """``accept_sampled`` bound to one device: one launch per call, safe to capture, on any number of streams at once.
+    """``accept_sampled`` with memory for its sums: two launches per call, safe to capture, on any number of streams.
 
-    The programs of a request meet at memory that this object owns: keep it alive as long as graphs that captured it.
-
-    Bytes moved: both laws once, the tiles of the final draw once more, 24 per tile through scratch memory.
+    Bytes moved: of both laws the rows up to the first draft that its coin rejects (``block``: all that are tested),
+    the tiles of the final draw once more, 24 per tile through scratch memory.
     """
 
-    __slots__ = ("_arrivals", "_scratch")
+    __slots__ = ("_pdl", "_scratch")
 
-    def __init__(self, arrivals: ArrivalState) -> None:
-        self._arrivals = arrivals
+    def __init__(self, pdl: bool = False) -> None:
+        self._pdl = pdl
         self._scratch = ScratchMemory()
 
     def __call__(
@@ -209,40 +179,57 @@ class AcceptSampled:
         requests, width = candidates.shape
         vocab = target_probs.shape[2]
         known = variant in ("token", "block") and trim in ("fresh", "boundary")
-        sized = 2 <= width <= 64 and 1 <= vocab <= BLOCK * MOST_TILES
+        sized = 2 <= width <= 64 and 1 <= vocab <= MOST_TOKENS
         if not known or (variant, trim) == ("block", "boundary") or not sized:
             got = f"variant {variant!r}, trim {trim!r}, {width - 1} drafts and {vocab} tokens"
             raise ValueError(
                 "accept_sampled: wanted variant token or block, trim fresh or, for token, boundary, 1 to 63 drafts and "
-                f"up to {BLOCK * MOST_TILES} tokens, got {got}"
+                f"up to {MOST_TOKENS} tokens, got {got}"
             )
         correct, trimmed = (torch.empty(requests, dtype=torch.int32, device=candidates.device) for _ in range(2))
         bonus = torch.empty(requests, dtype=torch.int64, device=candidates.device)
         if requests:
-            tiles = triton.cdiv(vocab, BLOCK)
+            unit = common_stride_unit(target_probs, draft_probs)
+            constants = launch_constants(width, vocab, unit, variant, self._pdl)
+            options = launch_options(constants)
+            tiles = triton.cdiv(vocab, constants["BLOCK"])
             words, lens = length_words(verify_lens, correct)
             sums = self._scratch.take(2 * requests * width * tiles * RECORD.value, target_probs).view(torch.float64)
-            sampled_kernel[(requests * width, tiles)](
+            sizes = (
+                candidates.stride(0), target_probs.stride(0) // unit, target_probs.stride(1) // unit,
+                draft_probs.stride(0) // unit, draft_probs.stride(1) // unit, vocab // constants["VOCAB_UNIT"],
+                words,
+            )  # fmt: skip
+            sums_kernel[(requests, tiles)](
+                candidates, target_probs, draft_probs, accept_uniforms, lens, sums, *sizes, **constants, **options
+            )  # fmt: skip
+            accept_kernel[(requests,)](
                 candidates, target_probs, draft_probs, accept_uniforms, final_uniforms, lens, correct, bonus, trimmed,
-                sums, self._arrivals.take(requests, candidates), candidates.stride(0),
-                target_probs.stride(0), target_probs.stride(1), draft_probs.stride(0), draft_probs.stride(1),
-                vocab, words, **launch_constants(width, vocab, variant, trim), **launch_options(),
+                sums, *sizes, **constants, **accept_constants(tiles, trim), **options,
             )  # fmt: skip
         return correct, bonus, trimmed
 
 
-def launch_constants(width: int, vocab: int, variant: str, trim: str) -> dict[str, Any]:
-    """Return the compile-time arguments of a launch."""
+def launch_constants(width: int, vocab: int, unit: int, variant: str, pdl: bool) -> dict[str, Any]:
+    """Return the compile-time arguments of both launches."""
+    slots, block = max(8, triton.next_power_of_2(width)), BLOCK
+    while triton.cdiv(vocab, block) * slots > MOST_SUMS and block < MOST_BLOCK:
+        block *= 2
     return {
-        "DRAFTS": width - 1, "WIDTH": max(8, triton.next_power_of_2(width)),
-        "TILES": max(16, triton.next_power_of_2(triton.cdiv(vocab, BLOCK))), "BLOCK": BLOCK,
-        "BLOCKWISE": variant == "block", "BOUNDARY": trim == "boundary",
+        "DRAFTS": width - 1, "WIDTH": slots, "BLOCK": block, "STRIDE_UNIT": unit,
+        "VOCAB_UNIT": 1 if vocab % VOCAB_UNIT else VOCAB_UNIT, "BLOCKWISE": variant == "block", "PDL": pdl,
     }  # fmt: skip
 
 
-def launch_options() -> dict[str, Any]:
+def accept_constants(tiles: int, trim: str) -> dict[str, Any]:
+    """Return the further compile-time arguments of the second launch."""
+    return {"TILES": max(16, triton.next_power_of_2(tiles)), "BOUNDARY": trim == "boundary"}
+
+
+def launch_options(constants: Mapping[str, Any]) -> dict[str, Any]:
     """Return the compiler options of a launch. Contraction is off: a product is rounded before it is compared."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
+    warps = max(4, constants["BLOCK"] // WARP_TOKENS)
+    return {"num_warps": warps, "enable_fp_fusion": False, **pdl_option(constants["PDL"])}
 
 
 def accept_sampled(
@@ -255,29 +242,33 @@ def accept_sampled(
     variant: str = "token",
     trim: str = "fresh",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `AcceptSampled` returns; unprepared, a launch that zeroes 32 bytes per request comes before.
+    """Return what `AcceptSampled` returns, with memory of its own for the sums of this call.
 
     Source: C2.3, C2.4.
     """
-    bound = AcceptSampled(ArrivalState(0, candidates.device))
-    return bound(
+    return AcceptSampled()(
         candidates, target_probs, draft_probs, accept_uniforms, final_uniforms, verify_lens, variant, trim
     )  # fmt: skip
 
 
 def prepare_accept_sampled(device: Any, site: Any, rows: Sequence[int]) -> AcceptSampled:
-    """Return `accept_sampled` with memory for the planned requests, compiled for the site's sizes and options."""
+    """Return `accept_sampled`, compiled for the site's sizes and options."""
     target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
-    bound = AcceptSampled(ArrivalState(max(rows, default=0), target))
+    bound = AcceptSampled(has_pdl(device))
     if target.type == "cuda":
         width, vocab = site.axes["W"], site.axes["V"]
-        law = torch.zeros(1, width, vocab, device=target)
+        row = triton.cdiv(vocab, 16) * 16
+        buffer = torch.zeros(width * (row + 1) + 1, device=target)
         candidates = torch.zeros(1, width, dtype=torch.int64, device=target)
         uniforms = torch.zeros(1, width - 1, device=target)
-        bound(
-            candidates, law, law[:, 1:], uniforms, uniforms[:, 0], None, site.options["variant"], site.options["trim"]
-        )  # fmt: skip
+        variant, trim = site.options["variant"], site.options["trim"]
+        # rows on boundaries of 16 bytes, only the first one, none
+        for law in (buffer[: width * row].view(1, width, row), *(part.view(1, width, row + 1) for part in (
+            buffer[:-1], buffer[1:],
+        ))):  # fmt: skip
+            law = law[..., :vocab]
+            bound(candidates, law, law[:, : width - 1], uniforms, uniforms[:, 0], None, variant, trim)
     return bound
 
 
-__all__ = ["AcceptSampled", "accept_sampled", "prepare_accept_sampled", "sampled_kernel"]
+__all__ = ["AcceptSampled", "accept_kernel", "accept_sampled", "prepare_accept_sampled", "sums_kernel"]

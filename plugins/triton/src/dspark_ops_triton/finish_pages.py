@@ -10,16 +10,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
+from dspark_ops_triton.blocks.dependent import begin
+
 #: Choices of a row at most: each is compared with all others.
 MOST_CHOSEN = 2048
-#: Choices that a program places, and others that it holds at a time to compare them with: all of a usual row, and of
+#: Choices that a program places, and the warps that compare them with others.
+CUT = Cut(items=32, warps=8)
+#: Others that it holds at a time to compare them with: all of a usual row, and of
 #: wider ones what an AMD wave's scalar registers have room for.
-OWN = 32
 USUAL = 512
 OTHERS = 256
 #: Behind every entry.
 NONE = tl.constexpr(0x7FFFFFFF)
-WARPS = 8
 
 _STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_stride"]
 
@@ -43,11 +46,13 @@ def finish_kernel(
     scores, indices, lengths, page_table, page_indices, raw_indices, rows, width, chosen, columns, page_size,
     score_stride, index_stride, table_stride, page_stride, raw_stride,
     SLOTS: tl.constexpr, OWN: tl.constexpr, OTHERS: tl.constexpr, CHECKED: tl.constexpr, RAW: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Write the slots of OWN choices of one row at their places among all of the row that count, and its share of -1.
 
     A place is the number of choices before it: programs of a row need nothing of each other.
     """
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     # a row of the output beyond the rows of the call has no choices
     choices = tl.where(row < rows, chosen, 0)
@@ -107,11 +112,25 @@ def finish_topk_pages(
         ValueError: shapes or dtypes do not fit each other, too many choices, or the page size is not positive. Nothing
             is written.
 
-    Bytes moved: 16 to 24 per choice, 4 to 12 per column of the output, and per `OWN` choices all indices and scores of
+    Bytes moved: 16 to 24 per choice, 4 to 12 per column of the output, and per 32 choices all indices and scores of
     the row from the cache. Launches: 1, none for an empty output.
 
     Source: N10.6.
     """
+    _finish(CUT, scores, indices, lengths, page_table, page_indices, page_size, raw_indices, check_scores)
+
+
+def _finish(
+    cut: Cut,
+    scores: Tensor,
+    indices: Tensor,
+    lengths: Tensor,
+    page_table: Tensor,
+    page_indices: Tensor,
+    page_size: int,
+    raw_indices: Tensor | None = None,
+    check_scores: bool = True,
+) -> None:
     rows, chosen = indices.shape
     raw_fits = raw_indices is None or (raw_indices.shape == page_indices.shape and raw_indices.dtype == indices.dtype)
     out_rows, columns = page_indices.shape
@@ -126,33 +145,32 @@ def finish_topk_pages(
         raw = page_indices if raw_indices is None else raw_indices
         if raw.data_ptr() == indices.data_ptr():
             indices = indices.clone()
-        constants = launch_constants(chosen, check_scores, raw_indices is not None)
-        finish_kernel[(out_rows, constants["SLOTS"] // OWN)](
+        constants = launch_constants(cut, chosen, check_scores, raw_indices is not None)
+        finish_kernel[(out_rows, constants["SLOTS"] // cut.items)](
             scores, indices, lengths, page_table, page_indices, raw, rows, scores.shape[1], chosen, columns, page_size,
             scores.stride(0), indices.stride(0), page_table.stride(0), page_indices.stride(0), raw.stride(0),
-            **constants, **launch_options(),
+            **constants, **cut_options(cut),
         )  # fmt: skip
 
 
-def launch_constants(chosen: int, checked: bool, raw: bool) -> dict[str, Any]:
+def launch_constants(cut: Cut, chosen: int, checked: bool, raw: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     slots = max(128, triton.next_power_of_2(chosen))
-    return {"SLOTS": slots, "OWN": OWN, "OTHERS": slots if slots <= USUAL else OTHERS, "CHECKED": checked, "RAW": raw}
-
-
-def launch_options() -> dict[str, Any]:
-    """Return the compiler options of a launch."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
+    return {
+        "SLOTS": slots, "OWN": cut.items, "OTHERS": slots if slots <= USUAL else OTHERS, "CHECKED": checked, "RAW": raw,
+        "PDL": cut.pdl,
+    }  # fmt: skip
 
 
 def prepare_finish_topk_pages(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
     """Return `finish_topk_pages`, compiled for the site's choices of both dtypes, with and without their copy."""
-    if device.arch.vendor != "cpu":
-        chosen = site.axes["K"]
-        scores = torch.zeros(1, 1, device="cuda")
-        out = torch.zeros(1, chosen, dtype=torch.int32, device="cuda")
-        for indices in (out, out.long()):
-            for raw in (None, indices.clone()):
-                for checked in (True, False):
-                    finish_topk_pages(scores, indices, out[:, 0], out, out.clone(), 1, raw, checked)
-    return finish_topk_pages
+    return prepare_cut(_finish, CUT, finish_topk_pages, _compile, device, site, rows)
+
+
+def _compile(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:
+    scores = torch.zeros(1, 1, device="cuda")
+    out = torch.zeros(1, site.axes["K"], dtype=torch.int32, device="cuda")
+    for indices in (out, out.long()):
+        for raw in (None, indices.clone()):
+            for checked in (True, False):
+                call(scores, indices, out[:, 0], out, out.clone(), 1, raw, checked)

@@ -85,7 +85,7 @@ _GREEDY = Kernel(
 
 _SAMPLED = Kernel(
     "accept_sampled",
-    variant="one_launch",
+    variant="two_launches",
     target="dspark_ops_triton.accept_sampled:accept_sampled",
     prepare="dspark_ops_triton.accept_sampled:prepare_accept_sampled",
     arch=any_gpu(),
@@ -101,10 +101,10 @@ _SAMPLED = Kernel(
         axis("B").at_most(2**24),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch; both laws once, two tiles of a law once more; float64 sums; 64-bit offsets",
+    note="2 launches; of both laws the rows that decide, and a tile once more; float64 sums; 64-bit offsets",
 )
 
 KERNELS = (_TAIL, _FORCED, _GREEDY, _SAMPLED)

@@ -39,7 +39,7 @@ _MARKOV = Kernel(
     traits=Traits(graph_safe=True, nan="first", ties="lowest"),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="G launches, 2 * G with a temperature; reads head and logits once per draft and 32 rows; 64-bit offsets",
+    note="G launches, 2 * G with a temperature; reads head and logits once per draft and 64 rows; 64-bit offsets",
 )
 
 _CONFIDENCE = Kernel(
@@ -69,7 +69,7 @@ _CONFIDENCE = Kernel(
 
 _SCHEDULE = Kernel(
     "schedule_prefix",
-    variant="counted_ranks",
+    variant="sorted_drafts",
     target="dspark_ops_triton.schedule:schedule_prefix",
     prepare="dspark_ops_triton.schedule:prepare_schedule_prefix",
     arch=any_gpu(),
@@ -84,7 +84,7 @@ _SCHEDULE = Kernel(
         axis("L").between(1, 2**30),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True),
+    traits=Traits(graph_safe=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch of one program, which sorts; sums of survivals are exact in any order up to 512 expected tokens",

@@ -61,15 +61,15 @@ _TOPK = Kernel(
         axis("R").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
+    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest", pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch up to 32768 columns for 512 choices, 2 or more beyond; scores once; 64-bit offsets",
+    note="1 launch up to 4096 columns, 2 up to 32768 for 512 choices, more beyond; scores once; 64-bit offsets",
 )
 
 _CANDIDATES = Kernel(
     "candidate_blocks",
-    variant="one_launch",
+    variant="two_launches",
     target="dspark_ops_triton.candidates:candidate_blocks",
     prepare="dspark_ops_triton.candidates:prepare_candidate_blocks",
     arch=any_gpu(),
@@ -81,16 +81,16 @@ _CANDIDATES = Kernel(
         axis("R").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True, nan="dropped", ties="lowest"),
+    traits=Traits(graph_safe=True, batch_invariant=True, nan="dropped", ties="lowest", pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch; logits once, 5 bytes per entry out; one program per row reads the scores of more than 8192 blocks "
-    "up to 34 times",
+    note="2 launches, 1 in a consumer; logits once, 5 bytes per entry out; one program per row reads the scores of "
+    "more than 8192 blocks up to 25 times",
 )
 
 _FINISH = Kernel(
     "finish_topk_pages",
-    variant="row_program",
+    variant="counted_ranks",
     target="dspark_ops_triton.finish_pages:finish_topk_pages",
     prepare="dspark_ops_triton.finish_pages:prepare_finish_topk_pages",
     arch=any_gpu(),
@@ -106,7 +106,7 @@ _FINISH = Kernel(
         axis("R").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=_ROW_BY_ROW,
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; 32 choices to a program, which compares them with all of the row; 64-bit offsets",

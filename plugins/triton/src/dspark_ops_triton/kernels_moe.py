@@ -104,7 +104,7 @@ _SORT = Kernel(
         elements("M*K", below=1025),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True),
+    traits=Traits(graph_safe=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch for up to 1024 pairs: programs that sort count all pairs each, others set the buffer to zero",

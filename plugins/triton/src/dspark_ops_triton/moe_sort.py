@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks import route_sort
-from dspark_ops_triton.blocks.cutting import Cut, prepared
+from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 
 #: Pairs that a program places, and the warps that compare them with all others.
 CUT, AMD_CUT = Cut(items=8, warps=4), Cut(items=16, warps=8)
@@ -72,4 +72,5 @@ def prepare_moe_sort(device: Any, site: Any, rows: Sequence[int]) -> Callable[..
 
     The site's options decide all else: a call with others is compiled when it comes, which must not be in a graph.
     """
-    return prepared(moe_sort, route_sort.compile_moe_sort, device, site, rows)
+    cut = AMD_CUT if device.arch.vendor == "amd" else CUT
+    return prepare_cut(route_sort.moe_sort, cut, moe_sort, route_sort.compile_moe_sort, device, site, rows)

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dspark_ops_triton.blocks.dependent import begin, has_pdl, pdl_option
+
 WARPS = 8
 #: Requests that share a build of their own, since what is sorted is padded to what a build holds.
 FEW = 8
@@ -35,12 +37,13 @@ def admission_key(value, index):
 )
 def prefix_kernel(
     survival, steps_per_second, budget, verify_lens, requests, columns, rates, least, most,
-    GAMMA: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr, MODE: tl.constexpr,
+    GAMMA: tl.constexpr, ROWS: tl.constexpr, SLOTS: tl.constexpr, MODE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Decide for all requests at once. A draft's rank, its place in sorted order, is how many are admitted before it.
 
     ROWS and SLOTS are powers of two, at least the requests and GAMMA; only the first `columns` slots take part.
     """
+    begin(PDL)
     lane = tl.arange(0, ROWS * SLOTS)
     row, slot = lane // SLOTS, lane % SLOTS
     inside = (row < requests) & (slot < columns)
@@ -118,10 +121,11 @@ def schedule_prefix(
 class PrefixScheduler:
     """``schedule_prefix`` with two builds per mode: for up to `FEW` requests, and for up to the planned number."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_pdl", "_rows")
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, pdl: bool = False) -> None:
         self._rows = rows
+        self._pdl = pdl
 
     def __call__(
         self,
@@ -142,30 +146,30 @@ class PrefixScheduler:
             return lens
         most = max_verify or gamma + 1
         sorted_rows = max(requests, self._rows)
-        constants = launch_constants(min(sorted_rows, FEW) if requests <= FEW else sorted_rows, gamma, mode)
+        constants = launch_constants(min(sorted_rows, FEW) if requests <= FEW else sorted_rows, gamma, mode, self._pdl)
         if constants["ROWS"] * constants["SLOTS"] > LIMIT:
             raise ValueError(f"schedule_prefix: wanted at most {LIMIT} drafts, got {requests} requests of {gamma}")
         prefix_kernel[(1,)](
             survival, steps_per_second, lens if budget is None else budget, lens, requests, min(most, gamma),
-            steps_per_second.shape[0], min_verify, most, **constants, **launch_options(),
+            steps_per_second.shape[0], min_verify, most, **constants, **launch_options(self._pdl),
         )  # fmt: skip
         return lens
 
 
-def launch_constants(requests: int, gamma: int, mode: str) -> dict[str, Any]:
+def launch_constants(requests: int, gamma: int, mode: str, pdl: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     rows, slots = triton.next_power_of_2(requests), triton.next_power_of_2(max(gamma, 2))
-    return {"GAMMA": gamma, "ROWS": rows, "SLOTS": slots, "MODE": mode}
+    return {"GAMMA": gamma, "ROWS": rows, "SLOTS": slots, "MODE": mode, "PDL": pdl}
 
 
-def launch_options() -> dict[str, Any]:
+def launch_options(pdl: bool) -> dict[str, Any]:
     """Return the compiler options of a launch. Contraction is off: products and sums of rates are compared exactly."""
-    return {"num_warps": WARPS, "enable_fp_fusion": False}
+    return {"num_warps": WARPS, "enable_fp_fusion": False, **pdl_option(pdl)}
 
 
 def prepare_schedule_prefix(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., Tensor]:
     """Return `schedule_prefix`, compiled for few requests and for up to the planned number of them in every mode."""
-    scheduler = PrefixScheduler(max(rows, default=0))
+    scheduler = PrefixScheduler(max(rows, default=0), has_pdl(device))
     if device.arch.vendor != "cpu":
         rates = torch.ones(2, dtype=torch.float64, device="cuda")
         budget = torch.zeros(1, dtype=torch.int32, device="cuda")

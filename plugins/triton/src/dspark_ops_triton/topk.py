@@ -1,9 +1,9 @@
-"""Portable ``topk_rows``: every program keeps the best of its columns, the last one of a row the best of those."""
+"""Portable ``topk_rows``: programs keep the best of their columns, and those of a further launch the best of these."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
-from dspark_ops_triton.blocks.meeting import is_last_to_arrive
+from dspark_ops_triton.blocks.dependent import begin, has_pdl, pdl_option
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.blocks.selecting import HIDDEN, score_key, selected_places, threshold_of
 
-STATE_WORDS = tl.constexpr(WORDS)
 #: Widest row: its programs are the grid's second dimension, which has 16 bits.
 MOST_COLUMNS = 2**27
 #: Most columns chosen: a program's columns must be at least twice as many, or nothing is gained by dividing a row.
@@ -32,14 +30,15 @@ class Tiles:
 
     Attributes:
         block: columns of a program, a power of two from twice `MOST_CHOSEN` on.
-        merged: candidates that a program of a later launch, or the last one of a row, holds; a power of two, at least
-            `block`.
+        merged: candidates that a program of a later launch holds, a power of two from twice `MOST_CHOSEN` on.
         warps: warps (waves on AMD) of a program.
+        pdl: the kernel is set up while the one before it runs.
     """
 
     block: int
     merged: int
     warps: int
+    pdl: bool = False
 
 
 #: Of 4 to 32 warps, and 2048 to 8192 columns, the fastest on an H200 for 1, 6 and 64 rows of 32768: what a program
@@ -95,32 +94,23 @@ def select_candidates(keys, columns, first, count, top_k, LANES: tl.constexpr):
     return key, column, selected_places(key, threshold, room), tl.minimum(held, top_k)
 
 
-@triton.jit
-def merge_row(ids, keys, columns, count, top_k, LANES: tl.constexpr, RANKED: tl.constexpr, SLOTS: tl.constexpr,
-              OTHERS: tl.constexpr):  # fmt: skip
-    """Choose among the `count` candidates of all programs of a row, at most LANES, and write the choice."""
-    key, column, place, found = select_candidates(keys, columns, 0, count, top_k, LANES)
-    tl.debug_barrier()  # all candidates are in registers: ranking may use their memory
-    store_ids(ids, keys, columns, top_k, found, key, column, place, RANKED, SLOTS, OTHERS)
-
-
 @triton.jit(
     do_not_specialize=["width", "score_stride", "source_splits", "top_k"],
     do_not_specialize_on_alignment=["scores", "lengths", "source_keys", "source_columns", "keys", "columns", "ids"],
 )
 def select_kernel(
-    scores, lengths, source_keys, source_columns, keys, columns, ids, state, width, score_stride, source_splits, top_k,
-    BLOCK: tl.constexpr, MERGED: tl.constexpr, SLOTS: tl.constexpr, OTHERS: tl.constexpr,
-    FIRST: tl.constexpr, LAST: tl.constexpr, RANKED: tl.constexpr,
+    scores, lengths, source_keys, source_columns, keys, columns, ids, width, score_stride, source_splits, top_k,
+    BLOCK: tl.constexpr, SLOTS: tl.constexpr, OTHERS: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
+    RANKED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Keep the best of BLOCK scores (FIRST) or candidates of one row; if LAST, the row's last program chooses.
+    """Keep the best of BLOCK scores (FIRST) or candidates of one row; if LAST, they are the choice.
 
     Candidates of a row lie in the order of their columns, those of one program behind those of the one before, so that
     the first of equal keys is that of the lowest column. `keys` and `columns` hold SLOTS words per program.
     """
+    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
-    splits = tl.num_programs(1)
     if FIRST:
         visible = tl.minimum(tl.load(lengths + row), width)
         column = split * BLOCK + tl.arange(0, BLOCK)
@@ -135,35 +125,26 @@ def select_kernel(
         key, column, place, found = select_candidates(
             source_keys + start, source_columns + start, split * BLOCK, source_splits * SLOTS, top_k, BLOCK
         )
-    first = row * splits * SLOTS
-    here = first + split * SLOTS
-    row_ids = ids + row * top_k
-    if LAST and splits == 1:
-        store_ids(row_ids, keys + here, columns + here, top_k, found, key, column, place, RANKED, SLOTS,
+    here = (row * tl.num_programs(1) + split) * SLOTS
+    if LAST:
+        store_ids(ids + row * top_k, keys + here, columns + here, top_k, found, key, column, place, RANKED, SLOTS,
                   OTHERS)  # fmt: skip
     else:
         store_candidates(keys + here, columns + here, found, key, column, place, SLOTS)
-        if LAST and is_last_to_arrive(state + row * STATE_WORDS, splits):
-            count = splits * SLOTS
-            if count <= MERGED // 2:
-                merge_row(row_ids, keys + first, columns + first, count, top_k, MERGED // 2, RANKED, SLOTS, OTHERS)
-            else:
-                merge_row(row_ids, keys + first, columns + first, count, top_k, MERGED, RANKED, SLOTS, OTHERS)
 
 
 class TopkRows:
-    """``topk_rows`` bound to one device: one launch for up to ``block * (merged // slots)`` columns, more behind.
+    """``topk_rows`` with memory for candidates.
 
-    The programs of a row meet at memory that this object owns: keep it alive as long as graphs that captured it.
+    Launches: 1 for up to ``block`` columns, 2 for up to ``block * (merged // slots)``, more behind.
 
     Bytes moved: the visible scores once, 4 per choice, 16 per program and choice through scratch memory.
     """
 
-    __slots__ = ("_arrivals", "_scratch", "_tiles")
+    __slots__ = ("_scratch", "_tiles")
 
-    def __init__(self, tiles: Tiles, arrivals: ArrivalState) -> None:
+    def __init__(self, tiles: Tiles) -> None:
         self._tiles = tiles
-        self._arrivals = arrivals
         self._scratch = ScratchMemory()
 
     def __call__(self, scores: Tensor, lengths: Tensor, top_k: int, order: str = "position") -> Tensor:
@@ -203,22 +184,20 @@ class TopkRows:
         sources = 0
         for level, (splits, size) in enumerate(zip(levels, words, strict=True)):
             out, memory = memory[:size], memory[size:]
-            last = level == len(levels) - 1
-            state = self._arrivals.take(rows, scores) if last and splits > 1 else ids
             select_kernel[(rows, splits)](
                 scores, lengths, source[: len(source) // 2], source[len(source) // 2 :], out[: size // 2],
-                out[size // 2 :], ids, state, width, scores.stride(0), sources, top_k,
-                **launch_constants(tiles, top_k, level == 0, last, order == "score"), **launch_options(tiles),
+                out[size // 2 :], ids, width, scores.stride(0), sources, top_k,
+                **launch_constants(tiles, top_k, level == 0, splits == 1, order == "score"), **launch_options(tiles),
             )  # fmt: skip
             source, sources = out, splits
         return ids
 
 
 def split_counts(tiles: Tiles, width: int, top_k: int) -> tuple[int, ...]:
-    """Return over how many programs a row is spread in each launch: in the last one they fit what one program holds."""
+    """Return over how many programs a row is spread in each launch: over one in the last."""
     splits = max(1, triton.cdiv(width, tiles.block))
     counts = [splits]
-    while splits * slots_of(top_k) > tiles.merged:
+    while splits > 1:
         splits = triton.cdiv(splits * slots_of(top_k), tiles.merged)
         counts.append(splits)
     return tuple(counts)
@@ -233,35 +212,33 @@ def launch_constants(tiles: Tiles, top_k: int, first: bool, last: bool, ranked: 
     """Return the compile-time arguments of a launch."""
     slots = slots_of(top_k)
     return {
-        "BLOCK": tiles.block if first else tiles.merged, "MERGED": tiles.merged,
-        "SLOTS": slots, "OTHERS": min(OTHERS, COMPARISONS // slots),
-        "FIRST": first, "LAST": last, "RANKED": ranked and last,
+        "BLOCK": tiles.block if first else tiles.merged, "SLOTS": slots, "OTHERS": min(OTHERS, COMPARISONS // slots),
+        "FIRST": first, "LAST": last, "RANKED": ranked and last, "PDL": tiles.pdl,
     }  # fmt: skip
 
 
 def launch_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of a launch."""
-    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
 def topk_rows(scores: Tensor, lengths: Tensor, top_k: int, order: str = "position") -> Tensor:
-    """Return what `TopkRows` returns; unprepared, a launch that zeroes 32 bytes per row comes before the kernel.
+    """Return what `TopkRows` returns, with memory of its own for the candidates of this call.
 
     Source: N10.6.
     """
-    tiles = AMD_TILES if torch.version.hip else TILES
-    return TopkRows(tiles, ArrivalState(0, scores.device))(scores, lengths, top_k, order)
+    return TopkRows(AMD_TILES if torch.version.hip else TILES)(scores, lengths, top_k, order)
 
 
 def prepare_topk_rows(device: Any, site: Any, rows: Sequence[int]) -> TopkRows:
-    """Return `topk_rows` with memory for the planned rows, compiled for the site's choices in both orders."""
+    """Return `topk_rows`, compiled for the site's choices in both orders."""
     target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
-    tiles = AMD_TILES if device.arch.vendor == "amd" else TILES
-    bound = TopkRows(tiles, ArrivalState(max(rows, default=0), target))
+    tiles = replace(AMD_TILES if device.arch.vendor == "amd" else TILES, pdl=has_pdl(device))
+    bound = TopkRows(tiles)
     if target.type == "cuda":
         top_k = site.options["top_k"]
         lengths = torch.ones(1, dtype=torch.int32, device=target)
-        # a row that one launch serves, and one that needs several: each has builds of its own
+        # a row that one launch serves, and one that needs three: each has builds of its own
         for width in (64, tiles.block * (tiles.merged // slots_of(top_k) + 1)):
             scores = torch.zeros(1, width, device=target)
             for order in ("position", "score"):

@@ -12,7 +12,6 @@ from dspark_ops import contracts
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import Case, Contract
 from dspark_ops_triton import accept_sampled as module
-from dspark_ops_triton.blocks.arrival import ArrivalState
 
 Thinned = Callable[..., Contract]
 
@@ -20,6 +19,7 @@ Thinned = Callable[..., Contract]
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", 32)
+    monkeypatch.setattr(module, "MOST_BLOCK", 32)
 
 
 def test_known_draws_and_the_edges_of_one_request_are_right(thinned: Thinned) -> None:
@@ -53,7 +53,7 @@ def test_coins_of_every_size_draw_what_the_running_sum_draws() -> None:
 
 
 @pytest.mark.usefixtures("small_tiles")
-def test_a_step_is_one_launch_that_leaves_its_memory_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_two_launches_and_one_of_no_requests_none(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     run = InterpretedFunction.run
 
@@ -62,13 +62,12 @@ def test_a_step_is_one_launch_that_leaves_its_memory_at_rest(monkeypatch: pytest
         return run(self, *arguments, **options)
 
     monkeypatch.setattr(InterpretedFunction, "run", count)
-    bound = module.AcceptSampled(ArrivalState(0, torch.device("cpu")))
+    bound = module.AcceptSampled()
     law = torch.full((2, 3, 70), 1 / 70)
     tokens, coins = torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 2)
     assert bound(tokens, law, law[:, 1:], coins, coins[:, 0])[0].tolist() == [2, 2]
     assert bound(tokens[:0], law[:0], law[:0, 1:], coins[:0], coins[:0, 0])[1].shape == (0,)
-    assert seen == ["sampled_kernel"]
-    assert not any(words.any() for words in bound._arrivals._streams.values())
+    assert seen == ["sums_kernel", "accept_kernel"]
 
 
 def test_calls_that_do_not_fit_are_refused() -> None:

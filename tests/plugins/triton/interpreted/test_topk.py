@@ -13,7 +13,6 @@ from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import Case, Contract
 from dspark_ops_triton import candidates, topk
 from dspark_ops_triton.blocks import block_candidates
-from dspark_ops_triton.blocks.arrival import ArrivalState
 
 Thinned = Callable[..., Contract]
 
@@ -21,7 +20,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def _bound(tiles: topk.Tiles) -> topk.TopkRows:
-    return topk.TopkRows(tiles, ArrivalState(0, torch.device("cpu")))
+    return topk.TopkRows(tiles)
 
 
 @pytest.fixture
@@ -67,22 +66,21 @@ def test_every_way_to_cut_a_row_gives_the_same_columns(order: str, launches: lis
     lengths = torch.tensor([300, 150, 5], dtype=torch.int32)
     for scores in _special_rows():
         wanted = contracts.get("topk_rows").reference(scores, lengths, 16, order)
-        for tiles, count in ((topk.Tiles(128, 256, 1), 1), (topk.Tiles(32, 64, 1), 2)):
+        for tiles, count in ((topk.Tiles(512, 64, 1), 1), (topk.Tiles(128, 64, 1), 2), (topk.Tiles(32, 64, 1), 3)):
             launches.clear()
-            bound = _bound(tiles)
-            assert torch.equal(bound(scores, lengths, 16, order), wanted)
+            assert torch.equal(_bound(tiles)(scores, lengths, 16, order), wanted)
             assert launches == ["select_kernel"] * count
-            assert not any(words.any() for words in bound._arrivals._streams.values())
 
 
 @pytest.mark.parametrize("tiles", [topk.TILES, topk.AMD_TILES])
-def test_rows_of_64k_to_a_million_columns_need_few_launches(tiles: topk.Tiles) -> None:
-    assert len(topk.split_counts(tiles, tiles.block * (tiles.merged // 512), 512)) == 1
-    assert len(topk.split_counts(tiles, 2**20, 512)) == (2 if tiles.merged > tiles.block else 3)
+def test_rows_of_4k_to_a_million_columns_need_few_launches(tiles: topk.Tiles) -> None:
+    assert topk.split_counts(tiles, 4096, 512) == (1,)
+    assert topk.split_counts(tiles, 32768, 512) == (8, 1)
+    assert topk.split_counts(tiles, 2**20, 512) == (256, 32, 4, 1)
     assert topk.split_counts(tiles, 0, 512) == (1,)
     for top_k in (1, 512, topk.MOST_CHOSEN):
         assert topk.split_counts(tiles, topk.MOST_COLUMNS, top_k)[0] <= 65535
-        assert topk.split_counts(tiles, topk.MOST_COLUMNS, top_k)[-1] * top_k <= tiles.merged
+        assert topk.split_counts(tiles, topk.MOST_COLUMNS, top_k)[-2] * topk.slots_of(top_k) <= tiles.merged
 
 
 def test_the_candidates_pass_the_cases_of_their_contract(thinned: Thinned) -> None:
@@ -95,7 +93,7 @@ def test_candidates_of_more_blocks_than_a_program_holds_are_right(
 ) -> None:
     monkeypatch.setattr(block_candidates, "SCORES", 16)
     few = thinned("candidate_blocks", 9, lambda case: False)
-    cut = candidates.CandidateBlocks(candidates.Tiles(entries=128, warps=4), ArrivalState(0, torch.device("cpu")))
+    cut = candidates.CandidateBlocks(candidates.Tiles(entries=128, warps=4))
     assert check_numbers(few, cut, adapt=_narrow) == []
 
 
@@ -103,7 +101,7 @@ def _narrow(inputs):
     return None if inputs["logits"].shape[1] > 600 else inputs
 
 
-def test_a_source_layer_and_a_consumer_are_one_launch_each(launches: list[str]) -> None:
+def test_a_source_layer_is_two_launches_and_a_consumer_one(launches: list[str]) -> None:
     logits, lens = torch.zeros(2, 64), torch.tensor([64, 3], dtype=torch.int32)
     _, keep = candidates.candidate_blocks(logits, lens, None, 2, 8)
     assert keep is not None
@@ -112,7 +110,7 @@ def test_a_source_layer_and_a_consumer_are_one_launch_each(launches: list[str]) 
     # the first block and the newest one; of the second row only three entries are visible
     assert keep.sum(1).tolist() == [16, 8]
     assert (masked == 0).sum(1).tolist() == [16, 3]
-    assert launches == ["source_kernel", "consumer_kernel"]
+    assert launches == ["source_kernel", "keep_kernel", "consumer_kernel"]
 
 
 def test_calls_that_do_not_fit_are_refused_and_none_is_launched_for_no_rows(launches: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Masked logits and kept blocks of candidates in one launch; how rows are cut is data."""
+"""Masked logits and scores of blocks in one launch, the blocks kept in another; how rows are cut is data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
 from dspark_ops_triton.blocks.dependent import begin, pdl_option
-from dspark_ops_triton.blocks.meeting import is_last_to_arrive
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.blocks.selecting import (
     ALL_TIES,
@@ -28,10 +26,7 @@ from dspark_ops_triton.blocks.selecting import (
     two_probes,
 )
 
-STATE_WORDS = tl.constexpr(WORDS)
-
-
-#: Scores of blocks that the last program of a row holds, or reads again and again if a row has more.
+#: Scores of blocks that the program which keeps the best ones holds, or reads again and again if a row has more.
 SCORES = 8192
 
 
@@ -89,13 +84,18 @@ def wide_threshold(scores, blocks, wanted, SCORES: tl.constexpr):
     return low, room
 
 
-@triton.jit
-def keep_best(scores, keep, blocks, units, topk_blocks, SCORES: tl.constexpr, UNITS: tl.constexpr, KEPT: tl.constexpr,
-              WIDE: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["blocks", "units", "topk_blocks"], do_not_specialize_on_alignment=["keep"])
+def keep_kernel(
+    scores, keep, blocks, units, topk_blocks,
+    SCORES: tl.constexpr, UNITS: tl.constexpr, KEPT: tl.constexpr, WIDE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Write which entries of a row lie in kept blocks: of the best `topk_blocks` those above -inf that are no NaN.
 
-    `keep` has `units` words of the row, UNITS per block, each KEPT or 0.
+    `keep` has `units` words per row, UNITS per block, each KEPT or 0.
     """
+    begin(PDL)
+    scores += tl.program_id(0).to(tl.int64) * blocks
+    keep += tl.program_id(0).to(tl.int64) * units
     lane = tl.arange(0, SCORES)
     # Blocks of -inf are not kept, so that how many of them are chosen does not matter.
     if WIDE:
@@ -124,23 +124,18 @@ def keep_best(scores, keep, blocks, units, topk_blocks, SCORES: tl.constexpr, UN
         tl.store(keep + unit, tl.where(kept & (key < NAN_KEY), KEPT, 0).to(keep.dtype.element_ty), mask=unit < units)
 
 
-@triton.jit(
-    do_not_specialize=["width", "logit_stride", "blocks", "units", "topk_blocks"],
-    do_not_specialize_on_alignment=["seq_lens", "keep"],
-)
+@triton.jit(do_not_specialize=["width", "logit_stride", "blocks"], do_not_specialize_on_alignment=["seq_lens"])
 def source_kernel(
-    logits, seq_lens, masked, keep, scores, state, width, logit_stride, blocks, units, topk_blocks,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, SCORES: tl.constexpr, UNITS: tl.constexpr, KEPT: tl.constexpr,
-    WIDE: tl.constexpr, STRIDE_UNIT: tl.constexpr, PDL: tl.constexpr,
+    logits, seq_lens, masked, scores, width, logit_stride, blocks,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, STRIDE_UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Mask and score BLOCKS blocks of BLOCK entries of one row; the row's last program keeps the best blocks.
+    """Mask and score BLOCKS blocks of BLOCK entries of one row.
 
     The width and the row stride of the logits count groups of STRIDE_UNIT entries.
     """
     begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     split = tl.program_id(1)
-    splits = tl.num_programs(1)
     length = tl.load(seq_lens + row)
     block = split * BLOCKS + tl.arange(0, BLOCKS)
     column = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -158,8 +153,6 @@ def source_kernel(
     key = tl.max(score_key(logit), axis=1)
     newest = (block == (length - 1) // BLOCK) & (block < tl.cdiv(length, BLOCK))
     tl.store(scores + row * blocks + block, tl.where(newest, INFINITE_KEY, key), mask=block < blocks)
-    if is_last_to_arrive(state + row * STATE_WORDS, splits):
-        keep_best(scores + row * blocks, keep + row * units, blocks, units, topk_blocks, SCORES, UNITS, KEPT, WIDE)
 
 
 @triton.jit(
@@ -180,18 +173,16 @@ def consumer_kernel(
 
 
 class CandidateBlocks:
-    """``candidate_blocks`` bound to one device: one launch per call, safe to capture, on any number of streams at once.
+    """``candidate_blocks`` with memory for the scores of blocks, safe to capture, on any number of streams at once.
 
-    The programs of a row meet at memory that this object owns: keep it alive as long as graphs that captured it.
-
-    Bytes moved: the visible logits once, 4 per entry out, and in a source layer 1 more and 8 per block. Launches: 1.
+    Bytes moved: the visible logits once, 4 per entry out, and in a source layer 1 more and 8 per block. Launches: 2 in
+    a source layer, 1 in a consumer.
     """
 
-    __slots__ = ("_arrivals", "_scratch", "_tiles")
+    __slots__ = ("_scratch", "_tiles")
 
-    def __init__(self, tiles: Tiles, arrivals: ArrivalState) -> None:
+    def __init__(self, tiles: Tiles) -> None:
         self._tiles = tiles
-        self._arrivals = arrivals
         self._scratch = ScratchMemory()
 
     def __call__(
@@ -244,21 +235,30 @@ class CandidateBlocks:
             words = block_size % 8 == 0 and width % 8 == 0
             unit = stride_unit(logits)
             unit = 1 if width % unit else unit
-            constants = source_constants(self._tiles, block_size, blocks, words, unit)
+            constants = source_constants(self._tiles, block_size, unit)
             scores = self._scratch.take(rows * blocks, logits).view(torch.int32)
             source_kernel[(rows, triton.cdiv(blocks, constants["BLOCKS"]))](
-                logits, seq_lens, masked, keep.view(torch.int64 if words else torch.uint8), scores,
-                self._arrivals.take(rows, logits), width // unit, logits.stride(0) // unit, blocks,
-                width // 8 if words else width, topk_blocks, **constants, **launch_options(self._tiles),
+                logits, seq_lens, masked, scores, width // unit, logits.stride(0) // unit, blocks,
+                **constants, **launch_options(self._tiles),
+            )  # fmt: skip
+            keep_kernel[(rows,)](
+                scores, keep.view(torch.int64 if words else torch.uint8), blocks, width // 8 if words else width,
+                topk_blocks, **keep_constants(self._tiles, block_size, blocks, words), **launch_options(self._tiles),
             )  # fmt: skip
         return masked, keep
 
 
-def source_constants(tiles: Tiles, block_size: int, blocks: int, words: bool, stride_unit: int) -> dict[str, Any]:
-    """Return the compile-time arguments of a source layer; `words`: entries are kept or not by 8 at a time."""
+def source_constants(tiles: Tiles, block_size: int, stride_unit: int) -> dict[str, Any]:
+    """Return the compile-time arguments of a source layer's first launch."""
     return {
-        "BLOCK": block_size, "BLOCKS": tiles.entries // block_size,
-        "SCORES": SCORES if blocks > SCORES // 2 else SCORES // 2, "STRIDE_UNIT": stride_unit,
+        "BLOCK": block_size, "BLOCKS": tiles.entries // block_size, "STRIDE_UNIT": stride_unit, "PDL": tiles.pdl,
+    }  # fmt: skip
+
+
+def keep_constants(tiles: Tiles, block_size: int, blocks: int, words: bool) -> dict[str, Any]:
+    """Return the compile-time arguments of its second launch; `words`: entries are kept or not by 8 at a time."""
+    return {
+        "SCORES": SCORES if blocks > SCORES // 2 else SCORES // 2,
         "UNITS": block_size // 8 if words else block_size, "KEPT": 0x0101010101010101 if words else 1,
         "WIDE": blocks > SCORES, "PDL": tiles.pdl,
     }  # fmt: skip
@@ -275,9 +275,9 @@ def launch_options(tiles: Tiles) -> dict[str, Any]:
 
 
 def prepare_blocks(tiles: Tiles, device: Any, site: Any, rows: Sequence[int]) -> CandidateBlocks:
-    """Return `candidate_blocks` with memory for the planned rows, compiled for the site's blocks in both forms."""
+    """Return `candidate_blocks`, compiled for the site's blocks in both forms."""
     target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
-    bound = CandidateBlocks(tiles, ArrivalState(max(rows, default=0), target))
+    bound = CandidateBlocks(tiles)
     if target.type == "cuda":
         block_size = site.options["block_size"]
         dtype = getattr(torch, site.dtypes.get("logits", "float32"))

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
+from dspark_ops_triton.blocks.dependent import begin
 
 #: Programs that sort at least: they share what lies between the pairs, too.
 SORTERS = 8
@@ -57,13 +58,14 @@ def sort_kernel(
     rows, experts, words, length,
     TOP_K: tl.constexpr, PAIRS: tl.constexpr, OWN: tl.constexpr, SORTERS: tl.constexpr, EXPERTS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, MASKED: tl.constexpr, COUNTED: tl.constexpr, DEDUPE: tl.constexpr, ZEROS: tl.constexpr,
-    TAIL: tl.constexpr,
+    TAIL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The first SORTERS programs place OWN pairs each; the others set ZEROS words of the buffer to zero each.
 
     A sorting program counts all pairs by itself, so that it needs nothing of the others. PAIRS and EXPERTS are powers
     of two, EXPERTS above the number of experts: one more stands for "no part".
     """
+    begin(PDL)
     program = tl.program_id(0)
     if program >= SORTERS:
         word = (program - SORTERS).to(tl.int64) * ZEROS + tl.arange(0, ZEROS)
@@ -175,7 +177,7 @@ def launch_constants(
     return {
         "TOP_K": top_k, "PAIRS": pairs, "OWN": cut.items, "SORTERS": max(SORTERS, pairs // cut.items),
         "EXPERTS": triton.next_power_of_2(experts + 1), "BLOCK_SIZE": block_size, "MASKED": masked, "COUNTED": counted,
-        "DEDUPE": dedupe, "ZEROS": ZEROS, "TAIL": TAIL,
+        "DEDUPE": dedupe, "ZEROS": ZEROS, "TAIL": TAIL, "PDL": cut.pdl,
     }  # fmt: skip
 
 
