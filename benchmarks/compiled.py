@@ -5,7 +5,7 @@
 For each kernel and place of the model, the kernel's own preparation says what it would compile (see
 `dspark_ops.conformance.prepared`); every build's registers, spills, shared memory and instructions go into
 ``benchmarks/results/compiled.json``, beside the launches and bytes of one call. Entries that are built again replace
-older ones; others stay.
+older ones; others stay, unless their kernel is gone.
 """
 
 from __future__ import annotations
@@ -154,6 +154,8 @@ def main() -> int:
                 seconds = time.monotonic() - start
                 print(f"{device.arch.name:8} {kernel.id:55} {len(entry['builds']):3} builds, {entry['registers']:3} "
                       f"registers, {entry['spilled']} spilled, {seconds:5.1f} s", flush=True)  # fmt: skip
+    registered = {kernel.id for kernels in survey(Settings()).kernels.values() for kernel in kernels}
+    write({kernel: builds for kernel, builds in recorded().items() if kernel in registered})
     return int(spills > 0)
 
 
