@@ -15,9 +15,9 @@ import argparse
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -27,13 +27,29 @@ from dspark_ops.bench.agreement import Wanted, called_once
 from dspark_ops.bench.inputs import Place, bench_inputs
 from dspark_ops.bench.machine import machine_facts, require_gpu
 from dspark_ops.bench.timing import CallGraph, alternate, spread
-from dspark_ops_triton import compress, kv_store, mhc, mhc_mix, mhc_mxfp8, mhc_post, mhc_post_combine, moe_gate
+from dspark_ops_triton import (
+    attention,
+    compress,
+    index_scores,
+    kv_store,
+    main_projection,
+    mhc,
+    mhc_mix,
+    mhc_mxfp8,
+    mhc_post,
+    mhc_post_combine,
+    moe_gate,
+    paged_logits,
+    rope_wo_a,
+)
 from dspark_ops_triton.argmax import TILES as ARGMAX_TILES
 from dspark_ops_triton.blocks.arrival import ArrivalState
 from dspark_ops_triton.blocks.copy_tiles import ColumnTiles
 from dspark_ops_triton.blocks.dependent import has_pdl
+from dspark_ops_triton.blocks.grid_product import GridProduct
 from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, unit_count
+from dspark_ops_triton.blocks.slab_projection import HeadSlabs, meetings
 
 MODEL = contracts.model_shapes("deepseek-v4.1-flash/tp4")
 ROWS = (1, 6, 48)
@@ -68,6 +84,24 @@ def argmax(tiles: Tiles) -> RowArgmax:
 
 def mix(tiles: mhc_mix.Tiles) -> mhc_mix.MixSinkhorn:
     return mhc_mix.MixSinkhorn(tiles, ArrivalState(math.ceil(max(ROWS) / mhc_mix.TOKENS), torch.device("cuda")))
+
+
+def of_lines(table: Sequence[Any], tiles: Any) -> tuple[Any, ...]:
+    """Return a table in whose lines all that differs between `tiles` and the first line is as in `tiles`."""
+    names = [field.name for field in dataclasses.fields(tiles)]
+    changed = {name: getattr(tiles, name) for name in names if getattr(tiles, name) != getattr(table[0], name)}
+    return tuple(dataclasses.replace(line, **changed) for line in table)
+
+
+def projection(tiles: Any, form: str = "plain") -> Callable[..., Any]:
+    table = of_lines(rope_wo_a.TILES, tiles)
+    axes = contracts.get("rope_wo_a").sites(MODEL)[0].axes
+    arrivals = ArrivalState(meetings(table, axes["G"] * axes["R"], ROWS), torch.device("cuda"))
+    return cast("Callable[..., Any]", getattr(HeadSlabs(table, arrivals), form))
+
+
+def changes(tiles: Any, *each: dict[str, int]) -> tuple[Any, ...]:
+    return tuple(dataclasses.replace(tiles, **fields) for fields in each)
 
 
 def row_tiles(*warps: int) -> tuple[RowTiles, ...]:
@@ -131,6 +165,37 @@ GROUPS = {
     "k_norm_rope_store": Group(
         {"k_norm_rope_store": bound(kv_store._store, kv_store.k_norm_rope_store)}, kv_store.TILES,
         row_tiles(1, 2, 8), (),
+    ),
+    "sparse_mla_decode": Group(
+        {"sparse_mla_decode": attention.SparseDecode}, attention.TILES,
+        changes(
+            attention.TILES, {"merged": 16}, {"merge_warps": 2}, {"merged": 8, "merge_warps": 8},
+            {"entries": 32, "warps": 4, "merged": 8},
+        ), ("A",),
+    ),
+    "rope_wo_a": Group(
+        {"rope_wo_a": projection, "rope_wo_a_mxfp8": lambda tiles: projection(tiles, "mxfp8")}, rope_wo_a.TILES[0],
+        changes(rope_wo_a.TILES[0], {"lanes": 512}, {"lanes": 128}, {"warps": 2}), ("K", "G", "R"),
+    ),
+    "index_scores": Group(
+        {"index_scores": bound(index_scores._index_scores, index_scores.index_scores)}, index_scores.TILES,
+        changes(
+            index_scores.TILES, {"entries": 128}, {"programs": 1056}, {"entries": 128, "programs": 1056}, {"warps": 2},
+            {"programs": 0},
+        ), ("A",),
+    ),
+    "paged_mqa_logits_fp4": Group(
+        {"paged_mqa_logits_fp4": bound(paged_logits._logits, paged_logits.paged_mqa_logits_fp4)}, paged_logits.TILES,
+        changes(paged_logits.TILES, {"keys": 128}, {"programs": 1056}, {"keys": 128, "programs": 1056}, {"warps": 2}),
+        ("H",),
+    ),
+    "main_projection": Group(
+        {"main_projection": lambda tiles: GridProduct(of_lines(main_projection.TILES, tiles))},
+        main_projection.TILES[0],
+        changes(
+            main_projection.TILES[0], {"splits": 8}, {"depth": 256, "stages": 3}, {"splits": 6}, {"warps": 2},
+            {"depth": 256, "stages": 3, "warps": 8},
+        ), ("N", "K"),
     ),
 }  # fmt: skip
 

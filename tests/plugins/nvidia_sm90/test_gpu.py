@@ -27,7 +27,7 @@ def hopper_with_flashmla() -> None:
 
 def _inside(inputs):
     facts = facts_of(CONTRACT, inputs)
-    region = [constraint for constraint in KERNELS[0].region if constraint.subject != "T"]
+    region = [constraint for constraint in KERNELS[0].region if "T" not in constraint.subjects()]
     return None if any(constraint.check(facts) for constraint in region) else inputs
 
 

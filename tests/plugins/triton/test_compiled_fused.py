@@ -102,13 +102,13 @@ def test_the_quantised_projection_sums_by_one_instruction_at_every_number_of_tok
     arch: str, size: tuple[int, int]
 ) -> None:
     amd = arch.startswith("gfx")
-    tiles = head_slabs.tiles_of(rope_wo_a.table_of(amd), size[0])
+    tiles = replace(head_slabs.tiles_of(rope_wo_a.table_of(amd), size[0]), pdl=not amd)
     pointers = {"o": "*bf16", "weight": "*bf16", "y": "*bf16", "q": "*u8", "scales": "*u8", "freqs": "*fp32"}
     pointers |= {"positions": "*i64", "parts": "*fp32", "state": "*i64"}
     kernel = compile_kernel(
         head_slabs.head_slab_kernel, arch, {**pointers, **dict.fromkeys(("tokens", "o_row", "o_group"), "i32")},
-        head_slabs.launch_constants(tiles, 4096, 512, 64, 8, size[1], 2048, True, not amd),
-        head_slabs.launch_options(tiles, not amd), ("o", "weight", "y", "q", "scales", "parts", "state"),
+        head_slabs.launch_constants(tiles, 4096, 512, 64, 8, size[1], 2048, True),
+        head_slabs.launch_options(tiles), ("o", "weight", "y", "q", "scales", "parts", "state"),
     )  # fmt: skip
     assert kernel.spilled == 0
     assert kernel.registers <= 248

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import paged_logits as portable_logits
 from dspark_ops_triton.blocks import grid_product, paged_logits
+from dspark_ops_triton.blocks.tile_table import entry, read_table
 from dspark_ops_triton.kernels_base import INTERPRETED
 from dspark_ops_triton.main_projection import TILES, tiles_of
 
@@ -15,11 +18,12 @@ MATRIX = {"sm": r"\bHMMA\.16816\.F32\.BF16", "gf": r"\bv_mfma_f32_16x16x\d+_bf16
 ANY_MATRIX = r"\bHMMA|\bHGMMA|\bUTC\w*MMA|\bv_mfma"
 #: All lines are built for one architecture of each vendor.
 LINES = [(arch, 0) for arch in ARCHES] + [(arch, line) for arch in ("sm_90", "gfx950") for line in (1, 2)]
+SIZES = {"N": 5120, "K": 15360}
 
 
 @pytest.mark.parametrize(("arch", "line"), LINES)
 def test_a_part_of_the_projection_sums_by_one_instruction_at_every_number_of_rows(arch: str, line: int) -> None:
-    tiles = tiles_of(arch)[line]
+    tiles = replace(tiles_of(arch)[line], **entry(read_table(), arch, "main_projection", SIZES))
     signature = {
         "x": "*bf16", "weight": "*u8", "scales": "*u8", "parts": "*fp32", "rows": "i32", "columns": "i32",
     }  # fmt: skip
@@ -28,7 +32,7 @@ def test_a_part_of_the_projection_sums_by_one_instruction_at_every_number_of_row
         grid_product.part_options(tiles), ("x", "weight", "scales", "parts"),
     )  # fmt: skip
     assert kernel.spilled == 0
-    assert kernel.registers <= (160 if arch.startswith("sm_") else 192)
+    assert kernel.registers <= 192
     assert kernel.shared <= 49152
     assert kernel.count(MATRIX[arch[:2]]) == kernel.count(ANY_MATRIX) > 0
     if arch.startswith("sm_"):
@@ -37,10 +41,10 @@ def test_a_part_of_the_projection_sums_by_one_instruction_at_every_number_of_row
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_sum_of_the_parts_reads_16_bytes_at_a_time(arch: str) -> None:
-    constants = {"SPLITS": 4, "SUMMED": grid_product.SUMMED}
+    tiles = replace(tiles_of(arch)[0], pdl=arch.startswith("sm_"))
     kernel = compile_kernel(
-        grid_product.sum_parts_kernel, arch, {"parts": "*fp32", "out": "*bf16", "eights": "i32"}, constants,
-        grid_product.sum_options(grid_product.SUM_WARPS), ("parts", "out"),
+        grid_product.sum_parts_kernel, arch, {"parts": "*fp32", "out": "*bf16", "eights": "i32"},
+        grid_product.sum_constants(tiles, 15360), grid_product.sum_options(tiles), ("parts", "out"),
     )  # fmt: skip
     assert kernel.spilled == 0
     assert kernel.registers <= 64

@@ -11,7 +11,18 @@ from dspark_ops import contracts
 from dspark_ops.api import Arch
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.problem import Problem
-from dspark_ops_triton import mhc, mhc_mix, mhc_post, mhc_post_combine, moe_gate
+from dspark_ops_triton import (
+    attention,
+    index_scores,
+    main_projection,
+    mhc,
+    mhc_mix,
+    mhc_post,
+    mhc_post_combine,
+    moe_gate,
+    paged_logits,
+    rope_wo_a,
+)
 from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
 from dspark_ops_triton.blocks.norm import two_blocks
 from dspark_ops_triton.blocks.row_argmax import Tiles
@@ -30,6 +41,12 @@ DEFAULTS = {
     "mhc_post": mhc_post.TILES,
     "mhc_post_combine": mhc_post_combine.TILES,
     "moe_gate_topk": moe_gate.TILES,
+    "sparse_mla_decode": attention.TILES,
+    "rope_wo_a": rope_wo_a.TILES[0],
+    "rope_wo_a_mxfp8": rope_wo_a.TILES[0],
+    "index_scores": index_scores.TILES,
+    "paged_mqa_logits_fp4": paged_logits.TILES,
+    "main_projection": main_projection.TILES[0],
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dspark_ops.api import (
+    Constraint,
     Kernel,
     Manifest,
     Package,
@@ -49,9 +50,11 @@ KERNELS = with_recorded_evidence(
                 axis("A").between(1, 64),
                 axis("D").one_of(512),
                 axis("W").between(1, 8192),
-                # The portable kernel is the faster one for few rows. On an H200, with 16 heads over 128 + 512 entries,
-                # us here and there: 16 and 12 for 1 row, 20 and 18 for 6, 48 and 65 for 64; no other was measured.
                 axis("T").between(16, 4096),
+                # The portable kernel, which pads no heads, is the faster one below. On an H200, over 128 + 512 entries,
+                # us here and there: 22 and 17 for 16 rows of 16 heads, 48 and 44 for 64 and 52 and 89 for 128 of them;
+                # 24 and 25 for 16 rows of 32 heads, 49 and 82 for 64; 23 and 41 for 16 rows of 64 heads.
+                Constraint("elements", "A*A*T", "between", (20480, None), "A*A*T >= 20480, where it is faster"),
             ],
             rank=RankClass.FUSED,
             # Rows are cut where the work of all of them is cut.

@@ -23,7 +23,7 @@ _MAIN_PROJECTION = Kernel(
         axis("M").at_most(2**21),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True),
+    traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="3 launches: rows on the grid, parts of K, their sum in one order; the weight once per 64 rows, as bfloat16 "
@@ -50,8 +50,8 @@ _PAGED_LOGITS = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per query row and page of 64 keys, or several pages where there are thousands; 68 bytes "
-    "per key and row; no work list; 64-bit offsets",
+    note="1 launch, one program per query row and page of 64 keys, or several pages where there are thousands; 68 "
+    "bytes per key and row; no work list; 64-bit offsets",
 )
 
 KERNELS = (_MAIN_PROJECTION, _PAGED_LOGITS)

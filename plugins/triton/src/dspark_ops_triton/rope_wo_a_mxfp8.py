@@ -30,7 +30,7 @@ def rope_wo_a_mxfp8(
 
 def prepare_rope_wo_a_mxfp8(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
     """Return `rope_wo_a_mxfp8` with memory for its meetings, compiled for the site's sizes."""
-    return prepared(device, site, rows, "mxfp8").mxfp8
+    return prepared("rope_wo_a_mxfp8", device, site, rows).mxfp8
 
 
 __all__ = ["prepare_rope_wo_a_mxfp8", "rope_wo_a_mxfp8"]

@@ -17,9 +17,11 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.codes import e4m3_value, e4m3_value_by_fnuz, ue8m0_value
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.fp8_grid import GROUPS, grid_codes_kernel, grid_values_kernel
 from dspark_ops_triton.blocks.fp8_grid import launch_options as grid_options
 from dspark_ops_triton.blocks.scratch import ScratchMemory
+from dspark_ops_triton.blocks.tile_table import tiles_for
 
 #: Elements of a program of the last launch, and its warps.
 SUMMED, SUM_WARPS = 1024, 4
@@ -40,6 +42,7 @@ class Tiles:
         codes: codes and scales are multiplied, by a matrix unit that takes them.
         fnuz: the device converts e4m3fnuz, not e4m3.
         instruction: rows of AMD's matrix instruction, where that is to be chosen; 0 leaves it to the compiler.
+        pdl: all three kernels are set up while the one before runs.
     """
 
     rows: int
@@ -51,15 +54,17 @@ class Tiles:
     codes: bool = False
     fnuz: bool = False
     instruction: int = 0
+    pdl: bool = False
 
 
 @triton.jit(do_not_specialize=["rows", "columns"])
 def value_parts_kernel(
     x, weight, scales, parts, rows, columns,
     LANES: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-    FNUZ: tl.constexpr,
+    FNUZ: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Multiply ROWS bfloat16 rows on the grid by 32 decoded rows of the weight, over one part of K."""
+    begin(PDL)
     block = tl.program_id(0)
     column = (block * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)
     row = (tl.program_id(2) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -86,8 +91,10 @@ def value_parts_kernel(
 def code_parts_kernel(
     x, x_scales, weight, scales, parts, rows, columns,
     LANES: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Multiply the codes of ROWS rows on the grid by those of COLUMNS rows of the weight, over one part of K."""
+    begin(PDL)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = (tl.program_id(2) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     # Rows of the weight beyond the last one are those of column 0: their products are not stored.
@@ -112,8 +119,9 @@ def code_parts_kernel(
 
 
 @triton.jit(do_not_specialize=["eights"])
-def sum_parts_kernel(parts, out, eights, SPLITS: tl.constexpr, SUMMED: tl.constexpr):
+def sum_parts_kernel(parts, out, eights, SPLITS: tl.constexpr, SUMMED: tl.constexpr, PDL: tl.constexpr):
     """Add the parts of SUMMED of 8 times `eights` elements in their order; counting in eights keeps loads wide."""
+    begin(PDL)
     place = tl.program_id(0).to(tl.int64) * SUMMED + tl.arange(0, SUMMED)
     count = eights.to(tl.int64) * 8
     live = place < count
@@ -150,7 +158,7 @@ class GridProduct:
         """
         rows, lanes = x.shape
         columns = weight.shape[0]
-        tiles = tiles_for(self._tiles, rows)
+        tiles = line_for(self._tiles, rows)
         fits = weight.shape[1] == lanes and scales.shape == (columns // 32, lanes // 32)
         if not fits or columns % 32 or lanes % tiles.depth:
             got = f"{list(x.shape)}, {list(weight.shape)} and {list(scales.shape)}"
@@ -171,24 +179,26 @@ class GridProduct:
             # Codes are half as long as values: their scale bytes fit behind them.
             code_scales = words.view(torch.uint8)[rows * lanes :]
             grid_codes_kernel[(triton.cdiv(groups, GROUPS),)](
-                x, codes, code_scales, groups, GROUPS=GROUPS, **grid_options()
+                x, codes, code_scales, groups, GROUPS=GROUPS, PDL=tiles.pdl, **grid_options(), **pdl_option(tiles.pdl)
             )
             code_parts_kernel[grid](
                 codes, code_scales, weight.view(torch.uint8), scales, parts, rows, columns, **constants, **options
             )
         else:
             values = words.view(torch.bfloat16)
-            grid_values_kernel[(triton.cdiv(groups, GROUPS),)](x, values, groups, GROUPS=GROUPS, **grid_options())
+            grid_values_kernel[(triton.cdiv(groups, GROUPS),)](
+                x, values, groups, GROUPS=GROUPS, PDL=tiles.pdl, **grid_options(), **pdl_option(tiles.pdl)
+            )
             value_parts_kernel[grid](
                 values, weight.view(torch.uint8), scales, parts, rows, columns, **constants, **options
             )
         sum_parts_kernel[(triton.cdiv(rows * columns, SUMMED),)](
-            parts, out, rows * columns // 8, SPLITS=splits, SUMMED=SUMMED, **sum_options(SUM_WARPS)
+            parts, out, rows * columns // 8, **sum_constants(tiles, lanes), **sum_options(tiles)
         )
         return out
 
 
-def tiles_for(table: Sequence[Tiles], rows: int) -> Tiles:
+def line_for(table: Sequence[Tiles], rows: int) -> Tiles:
     """Return the first line of a table that holds a number of rows, or its last one."""
     return next((tiles for tiles in table if rows <= tiles.rows), table[-1])
 
@@ -202,7 +212,7 @@ def part_constants(tiles: Tiles, lanes: int) -> dict[str, Any]:
     """Return the compile-time arguments of the second launch."""
     constants = {
         "LANES": lanes, "SPLITS": splits_of(tiles, lanes),
-        "ROWS": tiles.rows, "COLUMNS": tiles.columns, "DEPTH": tiles.depth,
+        "ROWS": tiles.rows, "COLUMNS": tiles.columns, "DEPTH": tiles.depth, "PDL": tiles.pdl,
     }  # fmt: skip
     return constants if tiles.codes else {**constants, "FNUZ": tiles.fnuz}
 
@@ -210,38 +220,48 @@ def part_constants(tiles: Tiles, lanes: int) -> dict[str, Any]:
 def part_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of the second launch."""
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages, "enable_fp_fusion": False}
+    options |= pdl_option(tiles.pdl)
     return {**options, "matrix_instr_nonkdim": tiles.instruction} if tiles.instruction else options
 
 
-def sum_options(warps: int) -> dict[str, Any]:
+def sum_constants(tiles: Tiles, lanes: int) -> dict[str, Any]:
+    """Return the compile-time arguments of the last launch."""
+    return {"SPLITS": splits_of(tiles, lanes), "SUMMED": SUMMED, "PDL": tiles.pdl}
+
+
+def sum_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of the last launch."""
-    return {"num_warps": warps, "enable_fp_fusion": False}
+    return {"num_warps": SUM_WARPS, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
 def prepare_grid_product(table: Sequence[Tiles], device: Any, site: Any, rows: Sequence[int]) -> GridProduct:
-    """Return a `GridProduct`, compiled for the site's sizes and the lines of the table that its row counts use."""
+    """Return a `GridProduct`, compiled for the site's sizes and the lines of the table that its row counts use.
+
+    What the table of tiles says for ``main_projection`` holds for every line.
+    """
+    table = tuple(tiles_for("main_projection", device, site, tiles) for tiles in table)
     bound = GridProduct(table)
     if device.arch.vendor != "cpu":
         columns, lanes = site.axes["N"], site.axes["K"]
         weight = torch.zeros(columns, lanes, dtype=torch.uint8, device="cuda").view(torch.float8_e4m3fn)
         scales = torch.zeros(columns // 32, lanes // 32, dtype=torch.uint8, device="cuda")
-        for count in {tiles_for(table, count).rows for count in rows if count}:
+        for count in {line_for(table, count).rows for count in rows if count}:
             bound(torch.zeros(count, lanes, dtype=torch.bfloat16, device="cuda"), weight, scales)
     return bound
 
 
 __all__ = [
     "SUMMED",
-    "SUM_WARPS",
     "GridProduct",
     "Tiles",
     "code_parts_kernel",
+    "line_for",
     "part_constants",
     "part_options",
     "prepare_grid_product",
     "splits_of",
+    "sum_constants",
     "sum_options",
     "sum_parts_kernel",
-    "tiles_for",
     "value_parts_kernel",
 ]

@@ -42,12 +42,15 @@ class Tiles:
         lanes: lanes of K of a program, as far as they divide K: a power of two, 64 or more. The same in all lines of a
             table: a token's bits are then the same for every number of tokens.
         instruction: rows of AMD's matrix instruction; 0 elsewhere.
+        pdl: the kernel is set up while the one before it runs, and reads the weight then: the kernel just before it
+            must not be what writes that.
     """
 
     tokens: int
     warps: int
     lanes: int = 512
     instruction: int = 0
+    pdl: bool = False
 
 
 @triton.jit
@@ -172,18 +175,18 @@ def tiles_of(table: Sequence[Tiles], tokens: int) -> Tiles:
 
 
 def launch_constants(
-    tiles: Tiles, lanes: int, head_dim: int, rope: int, unit: int, rank: int, width: int, mx: bool, pdl: bool
+    tiles: Tiles, lanes: int, head_dim: int, rope: int, unit: int, rank: int, width: int, mx: bool
 ) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     return {
         "LANES": lanes, "SLAB": slab_of(tiles, lanes), "HEAD": head_dim, "ROPE": rope, "UNIT": unit, "RANK": rank,
-        "WIDTH": width, "TOKENS": tiles.tokens, "COLUMNS": COLUMNS, "MX": mx, "PDL": pdl,
+        "WIDTH": width, "TOKENS": tiles.tokens, "COLUMNS": COLUMNS, "MX": mx, "PDL": tiles.pdl,
     }  # fmt: skip
 
 
-def launch_options(tiles: Tiles, pdl: bool) -> dict[str, Any]:
+def launch_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
-    options = {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(pdl)}
+    options = {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
     return {**options, "matrix_instr_nonkdim": tiles.instruction} if tiles.instruction else options
 
 

@@ -36,20 +36,17 @@ class HeadSlabs:
     Args:
         table: how the product is cut, by rising numbers of tokens; the last one serves all larger numbers, too.
         arrivals: words for the meetings.
-        pdl: the kernel is set up while the one before it runs, and reads the weight then: the kernel just before it
-            must not be what writes that.
 
     Bytes moved: the weight once per 32 tokens, from cache but for the first; ``2*T*G*K`` of attention output per 32
     columns, mostly from cache; 8 per result and slab of lanes through scratch memory, which stays in the cache.
     """
 
-    __slots__ = ("_arrivals", "_pdl", "_scratch", "_table")
+    __slots__ = ("_arrivals", "_scratch", "_table")
 
-    def __init__(self, table: Sequence[Tiles], arrivals: ArrivalState, pdl: bool = False) -> None:
+    def __init__(self, table: Sequence[Tiles], arrivals: ArrivalState) -> None:
         self._table = tuple(table)
         self._arrivals = arrivals
         self._scratch = ScratchMemory()
-        self._pdl = pdl
 
     def plain(self, o: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor, head_dim: int = 512) -> Tensor:
         """Return the low-rank projection of the attention output, its rotation undone first: [T, G*R] bfloat16.
@@ -121,8 +118,8 @@ class HeadSlabs:
             o, weight, y, q, scales, freqs, positions,
             self._scratch.take(met * slabs * cut.tokens * COLUMNS, o), self._arrivals.take(met, o),
             tokens, o.stride(0) // unit, o.stride(1) // unit,
-            **launch_constants(cut, lanes, head_dim, rope, unit, rank, width, mx, self._pdl),
-            **launch_options(cut, self._pdl),
+            **launch_constants(cut, lanes, head_dim, rope, unit, rank, width, mx),
+            **launch_options(cut),
         )  # fmt: skip
 
 
