@@ -134,7 +134,7 @@ class SparseDecode:
             cache.shape[0] * page_size, more.shape[0] * more_size,
             page_shift(page_size), units, page_shift(more_size), more_units, window_parts,
             int(lengths is not None), int(extra_lengths is not None), factor,
-            **part_constants(tiles, layout, extra, q.is_cuda), **part_options(tiles),
+            **part_constants(tiles, layout, extra, isinstance(kernel, triton.JITFunction)), **part_options(tiles),
         )  # fmt: skip
         merge_kernel[(tokens, heads)](
             sums, statistics, sink, out, lse, count, **merge_constants(tiles), **merge_options(tiles)
