@@ -14,7 +14,8 @@ TIGHT = ["sm_103", "gfx942"]
 
 
 def _topk(arch: str, top_k: int, first: bool, last: bool, ranked: bool) -> CompiledKernel:
-    tiles = topk.TILES if arch.startswith("sm_") else topk.AMD_TILES
+    usual = topk.TILES if top_k <= topk.MANY else topk.MANY_TILES
+    tiles = usual if arch.startswith("sm_") else topk.AMD_TILES
     signature = {
         **dict.fromkeys(("lengths", "source_keys", "source_columns", "keys", "columns", "ids"), "*i32"),
         **dict.fromkeys(("width", "score_stride", "source_splits", "top_k"), "i32"),

@@ -44,6 +44,9 @@ class Tiles:
 #: Of 4 to 32 warps, and 2048 to 8192 columns, the fastest on an H200 for 1, 6 and 64 rows of 32768: what a program
 #: keeps of more candidates leaves room for fewer programs.
 TILES = Tiles(block=4096, merged=4096, warps=8)
+#: More choices than this divide a row badly by these tiles: each launch would leave half of its candidates to the next.
+MANY = 1024
+MANY_TILES = Tiles(block=8192, merged=8192, warps=16)
 #: A wave holds twice as many: what a lane keeps of more would not fit its scalar registers.
 AMD_TILES = Tiles(block=4096, merged=4096, warps=16)
 
@@ -141,11 +144,16 @@ class TopkRows:
     Bytes moved: the visible scores once, 4 per choice, 16 per program and choice through scratch memory.
     """
 
-    __slots__ = ("_scratch", "_tiles")
+    __slots__ = ("_many_tiles", "_scratch", "_tiles")
 
-    def __init__(self, tiles: Tiles) -> None:
+    def __init__(self, tiles: Tiles, many_tiles: Tiles) -> None:
         self._tiles = tiles
+        self._many_tiles = many_tiles
         self._scratch = ScratchMemory()
+
+    def tiles_for(self, top_k: int) -> Tiles:
+        """Return how rows are cut for so many choices."""
+        return self._tiles if top_k <= MANY else self._many_tiles
 
     def __call__(self, scores: Tensor, lengths: Tensor, top_k: int, order: str = "position") -> Tensor:
         """Return the columns of each row's best visible scores, a NaN before +inf, the lowest of equal ones first.
@@ -175,7 +183,7 @@ class TopkRows:
         ids = torch.empty(rows, top_k, dtype=torch.int32, device=scores.device)
         if not rows:
             return ids
-        tiles = self._tiles
+        tiles = self.tiles_for(top_k)
         levels = split_counts(tiles, width, top_k)
         words = [2 * rows * splits * slots_of(top_k) for splits in levels]
         # a program reads whole tiles of candidates, and what lies behind them counts for nothing
@@ -227,17 +235,21 @@ def topk_rows(scores: Tensor, lengths: Tensor, top_k: int, order: str = "positio
 
     Source: N10.6.
     """
-    return TopkRows(AMD_TILES if torch.version.hip else TILES)(scores, lengths, top_k, order)
+    return _bound(bool(torch.version.hip), False)(scores, lengths, top_k, order)
+
+
+def _bound(amd: bool, pdl: bool) -> TopkRows:
+    return TopkRows(*(replace(tiles, pdl=pdl) for tiles in ((AMD_TILES, AMD_TILES) if amd else (TILES, MANY_TILES))))
 
 
 def prepare_topk_rows(device: Any, site: Any, rows: Sequence[int]) -> TopkRows:
     """Return `topk_rows`, compiled for the site's choices in both orders."""
     target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
-    tiles = replace(AMD_TILES if device.arch.vendor == "amd" else TILES, pdl=has_pdl(device))
-    bound = TopkRows(tiles)
+    bound = _bound(device.arch.vendor == "amd", has_pdl(device))
     if target.type == "cuda":
         top_k = site.options["top_k"]
         lengths = torch.ones(1, dtype=torch.int32, device=target)
+        tiles = bound.tiles_for(top_k)
         # a row that one launch serves, and one that needs three: each has builds of its own
         for width in (64, tiles.block * (tiles.merged // slots_of(top_k) + 1)):
             scores = torch.zeros(1, width, device=target)

@@ -20,7 +20,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def _bound(tiles: topk.Tiles) -> topk.TopkRows:
-    return topk.TopkRows(tiles)
+    return topk.TopkRows(tiles, tiles)
 
 
 @pytest.fixture
@@ -70,6 +70,12 @@ def test_every_way_to_cut_a_row_gives_the_same_columns(order: str, launches: lis
             launches.clear()
             assert torch.equal(_bound(tiles)(scores, lengths, 16, order), wanted)
             assert launches == ["select_kernel"] * count
+
+
+def test_many_choices_are_cut_so_that_each_launch_leaves_a_quarter_to_the_next() -> None:
+    tiles = topk.TopkRows(topk.TILES, topk.MANY_TILES).tiles_for(topk.MOST_CHOSEN)
+    assert topk.split_counts(tiles, 32768, topk.MOST_CHOSEN) == (4, 1)
+    assert topk.split_counts(tiles, 2**20, topk.MOST_CHOSEN) == (128, 32, 8, 2, 1)
 
 
 @pytest.mark.parametrize("tiles", [topk.TILES, topk.AMD_TILES])
