@@ -186,6 +186,7 @@ def test_queries_that_cannot_be_packed_are_refused() -> None:
         pytest.param(3, 2, 64, id="whole scale groups"),
         pytest.param(130, 1, 96, id="three blocks of tokens, a group of padding"),
         pytest.param(20, 3, 32, id="a group of padding behind those of the last group of the weight"),
+        pytest.param(290, 1, 32, id="two launches"),
         pytest.param(2, 2, 48, id="a scale group across two groups of the weight"),
         pytest.param(2, 32, 3, id="a scale group across a dozen groups of the weight"),
     ],
