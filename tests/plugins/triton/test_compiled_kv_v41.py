@@ -7,6 +7,7 @@ import pytest
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import attention
 from dspark_ops_triton.blocks import kv_rows_v41, sparse_decode, sparse_whole
+from dspark_ops_triton.blocks.launching import RowTiles, row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -23,10 +24,10 @@ def test_one_warp_stores_a_latent_row(arch: str, layout: str) -> None:
         "kv": "*bf16", "weight": "*bf16", "freqs": "*fp32", "positions": "*i64", "out_loc": "*i32",
         "cache": "*u8", **dict.fromkeys(integers, "i32"), "eps": "fp32",
     }  # fmt: skip
-    kernel = compile_kernel(
-        kv_rows_v41.norm_rope_store_v41_kernel, arch, signature, kv_rows_v41.launch_constants(layout, 8),
-        kv_rows_v41.launch_options(), ("kv", "weight", "cache"),
-    )  # fmt: skip
+    pdl = arch.startswith("sm_")
+    constants, options = kv_rows_v41.launch_constants(layout, 8, pdl), row_options(RowTiles(kv_rows_v41.WARPS, pdl))
+    aligned = ("kv", "weight", "cache")
+    kernel = compile_kernel(kv_rows_v41.norm_rope_store_v41_kernel, arch, signature, constants, options, aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= 80
     assert kernel.shared <= 128
