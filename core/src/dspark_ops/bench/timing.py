@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dspark_ops._lazy import torch
+from dspark_ops.binding.capture import captured_in
 from dspark_ops.errors import EvidenceError
 
 __all__ = ["CallGraph", "Comparison", "Spread", "alternate", "comparison", "spread"]
@@ -126,7 +127,7 @@ class CallGraph:
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph(keep_graph=True)
         try:
-            with torch.cuda.graph(self._graph, stream=stream):
+            with captured_in(self._graph, stream=stream):
                 kept = [call() for call in calls]
             self._graph.instantiate()
         except Exception as error:  # whatever a call raises under capture is the reason to give

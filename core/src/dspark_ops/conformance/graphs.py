@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dspark_ops._lazy import torch
+from dspark_ops.binding.capture import captured_in
 
 __all__ = ["CudaHarness"]
 
@@ -24,7 +25,7 @@ class CudaHarness:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream), _no_sync():
+        with captured_in(graph, stream=stream), _no_sync():
             returned = call()
 
         def replay() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dspark_ops._lazy import torch
+from dspark_ops.binding.capture import captured_in
 from dspark_ops.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class Replay(Generic[_T]):
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            # Threads of NCCL query events at any time, which a capture that watches all threads takes for its own.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with captured_in(graph, pool=self._pool):
                 self._result = self._function()
         except RuntimeError as error:
             # A capture that was broken off fails once more at its end; what broke it says more.
