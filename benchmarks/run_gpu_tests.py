@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from record_gpu_tests import record
+from record_gpu_tests import kernels_of, record, tested_kernel
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACES = ("tests/plugins", "tests/conformance", "tests/decode")
@@ -30,7 +30,21 @@ def collected(places: list[str]) -> list[str]:
     ids = [line for line in found.stdout.splitlines() if "::" in line]
     if not ids:
         raise SystemExit(f"no GPU tests were found:\n{found.stdout}{found.stderr}")
+    check_names(ids)
     return ids
+
+
+def check_names(ids: list[str]) -> None:
+    """Refuse before the run what could not be recorded after it.
+
+    Raises:
+        ValueError: a test of a plugin names an operator of which the plugin has several kernels.
+    """
+    for node in ids:
+        file, _, name = node.partition("::")
+        module = file.removesuffix(".py").replace("/", ".")
+        if module.startswith("tests.plugins.") and module.count(".") > 2:
+            tested_kernel({"module": module, "test": name}, kernels_of(module.split(".")[2]))
 
 
 def run(ids: list[str], jobs: int, reports: Path, seconds: float) -> list[Path]:

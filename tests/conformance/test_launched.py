@@ -66,10 +66,10 @@ def test_functions_that_host_code_names_are_found_over_imports_and_tables(site: 
     ("target", "functions"),
     [
         ("dspark_ops_triton.argmax:prepare_argmax_rows", 1),
-        ("dspark_ops_triton.attention:prepare_sparse_mla_decode", 2),
+        ("dspark_ops_triton.attention:prepare_sparse_mla_decode", 3),
         ("dspark_ops_triton.moe_pack:prepare_pack_topk_ids", 1),
     ],
 )
-def test_the_shipped_kernels_launch_what_their_notes_say(target: str, functions: int) -> None:
+def test_all_functions_that_the_shipped_kernels_may_launch_are_found(target: str, functions: int) -> None:
     pytest.importorskip("triton")
     assert len(launched_functions(target)) == functions

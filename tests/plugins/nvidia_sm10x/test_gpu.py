@@ -56,7 +56,7 @@ def inside(name: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
     return adapt
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", OPERATORS, ids=lambda name: f"{name}/{OPERATORS[name].variant}")
 @pytest.mark.parametrize("scale", ["small", "model"])
 def test_every_case_of_the_region_passes(name: str, scale: str) -> None:
     contract, function = contracts.get(name), prepared(name)
