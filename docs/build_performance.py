@@ -1,8 +1,8 @@
 """Writes docs/performance.md and its plots from the recorded figures: ``python docs/build_performance.py``.
 
 Reads ``benchmarks/results/h200.json``, and where they exist ``cycle_h200.json``, ``cycle_reference_h200.json`` and
-``decode_h200.json``; ``benchmarks/record_all.py`` writes them. ``--check`` says if the
-page is up to date.
+``decode_h200.json``; ``benchmarks/record_all.py`` writes them. ``h200_since.json`` holds what was measured of kernels
+that changed after the record; remove it with a new one. ``--check`` says if the page is up to date.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ def main() -> None:
     cycles = [found for found in map(_read, ("cycle_h200.json", "cycle_reference_h200.json")) if found]
     if report is None:
         sys.exit(f"{RESULTS / 'h200.json'} does not exist: run benchmarks/record_all.py on a GPU")
-    text = "\n".join(page(report, cycles, decode, tomllib.loads(REASONS.read_text(encoding="utf-8")))) + "\n"
+    reasons, since = tomllib.loads(REASONS.read_text(encoding="utf-8")), _read("h200_since.json")
+    text = "\n".join(page(report, cycles, decode, reasons, since)) + "\n"
     if check:
         if PAGE.read_text(encoding="utf-8") != text:
             sys.exit("docs/performance.md is not up to date: run python docs/build_performance.py")
@@ -70,12 +71,15 @@ def page(
     cycles: Sequence[Mapping[str, Any]],
     decode: Mapping[str, Any] | None,
     reasons: dict[str, str],
+    since: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     """Yield the lines of the page."""
     groups = report["groups"]
     yield "<!-- written by docs/build_performance.py: do not edit -->"
     yield "# Performance"
     yield from _method(report)
+    if since:
+        yield from _since(groups, since)
     yield from _standings(groups)
     yield from _targets(groups, reasons)
     yield from _floors(groups, reasons)
@@ -114,6 +118,29 @@ def _method(report: Mapping[str, Any]) -> Iterator[str]:
         "Again: `python benchmarks/record_all.py --results benchmarks/results`, then "
         "`python docs/build_performance.py`. One operator: `dspark-ops bench micro --op argmax_rows --vs torch,sglang`."
     )
+
+
+def _since(groups: Sequence[figures.Group], since: Mapping[str, Any]) -> Iterator[str]:
+    machine = since["machine"]
+    yield "\n## Changed since the record\n"
+    yield (
+        f"{since['what']} {machine['device']}, driver {machine['driver']}, torch {machine['torch']}, Triton "
+        f"{machine['triton']}. The operators' tables below are of the kernels as they were at the record.\n"
+    )
+    yield "| operator | us at 1, 6, 64 rows, recorded | since | SGLang in the record |"
+    yield "| --- | --- | --- | --- |"
+    recorded = {(group["op"], group["rows"]): group["arms"] for group in groups}
+    for item in since["operators"]:
+        arms = [recorded.get((item["op"], rows), {}) for rows in (1, 6, 64)]
+        cells = [_times(arm.get("own", {}).get("median_us") for arm in arms)]
+        cells.append(_times(item["us"].get(str(rows)) for rows in (1, 6, 64)))
+        cells.append(_times(arm.get("sglang", {}).get("median_us") for arm in arms))
+        yield f"| `{item['op']}` | {' | '.join(cells)} |"
+
+
+def _times(values: Iterable[float | None]) -> str:
+    texts = ["-" if value is None else f"{value:.2f}" for value in values]
+    return " / ".join(texts) if any(text != "-" for text in texts) else "-"
 
 
 def _standings(groups: Sequence[figures.Group]) -> Iterator[str]:
@@ -226,6 +253,8 @@ def _decode(report: Mapping[str, Any]) -> Iterator[str]:
         f"{report['prompts']} shipped prompts, {report['tokens']} greedy tokens: {report['identical_prompts']} prompts "
         f"give the CPU's tokens to the last one."
     )
+    if "note" in report:
+        yield report["note"]
     if "same_as_plain_on_the_gpu" in report:
         yield f"DSpark gives what plain decoding on the GPU gives for {report['same_as_plain_on_the_gpu']} of them."
     if not report["differences"]:
