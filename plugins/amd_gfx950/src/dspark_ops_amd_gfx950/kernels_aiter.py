@@ -1,7 +1,7 @@
 """The kernels of AITER: chosen only where it has the function, imported only when chosen, and checked by nobody here.
 
-They are fused kernels of the vendor and have the class of such. Within it evidence decides, so that this plugin's own come
-first: to use one of these, pin it, or run it here and record that.
+They are fused kernels of the vendor and have the class of such. Within it evidence decides, so that this plugin's own
+come first: to use one of these, pin it, or run it here and record that.
 """
 
 from __future__ import annotations
