@@ -64,6 +64,22 @@ def test_a_kernel_that_was_never_called_is_an_error_and_not_a_zero_effect(arms: 
     assert "arm B: fast/argmax_rows/one_launch, which only this arm chose, was called 0 times" in fault(found)
 
 
+def test_parts_that_one_arm_calls_for_a_fused_kernel_of_the_other_are_no_missing_calls(arms: Arms) -> None:
+    parts = ("argmax_rows", "accept_greedy", "accept_finalize")
+    composed = (
+        Dispatch("accept_tail", "core/accept_tail/composed", 80, composed=True),
+        *(Dispatch(name, f"core/{name}/reference", 81 if name == "argmax_rows" else 80) for name in parts),
+    )
+
+    def fused(argmax: int) -> tuple[Dispatch, ...]:
+        calls = {"accept_tail": 80, "argmax_rows": argmax, "accept_greedy": 0, "accept_finalize": 0}
+        return tuple(Dispatch(name, f"fast/{name}/one_launch", count) for name, count in calls.items())
+
+    assert compare_arms(*arms(first={"dispatch": composed}, second={"dispatch": fused(1)})).faults == ()
+    found = compare_arms(*arms(first={"dispatch": composed}, second={"dispatch": fused(0)}))
+    assert "fast/argmax_rows/one_launch, which only this arm chose, was called 0 times" in fault(found)
+
+
 def test_one_launch_without_the_kernel_is_enough_for_an_error(arms: Arms, changed: Change) -> None:
     first, second = arms()
     measured = second.launches[2].measurement

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from dspark_ops import contracts
 from dspark_ops.bench.fingerprint import differing_fields
 from dspark_ops.bench.pairing import measured
 from dspark_ops.bench.record import ArmRecord, Launch
+from dspark_ops.selection.candidate import CORE
 
 __all__ = ["TreatmentEvidence", "treatment_evidence"]
 
@@ -80,15 +82,27 @@ def _calls(launches: Sequence[Launch]) -> dict[tuple[str, str], int] | None:
 
 
 def _not_called(arm: str, own: Calls, other: Calls) -> Iterator[str]:
-    """Yield a fault for kernels that only one arm has and that were not called, unless no arm calls the operator."""
+    """Yield a fault for kernels that only one arm has and that were not called, unless no arm calls the operator.
+
+    What the other arm calls as parts of a fused operator is no call of the part: one kernel may stand for them all.
+    """
     alone = {key: calls for key, calls in own.items() if key not in other}
     for (operator, kernel), calls in alone.items():
-        elsewhere = any(count for (name, _), count in other.items() if name == operator)
-        if not calls and (elsewhere or not any(alone.values())):
+        if not calls and (_calls_by_itself(operator, other) > 0 or not any(alone.values())):
             yield (
                 f"arm {arm}: {kernel}, which only this arm chose, was called 0 times: the arms do not differ where "
                 f"they were measured; use a workload that calls {operator}"
             )
+
+
+def _calls_by_itself(operator: str, table: Calls) -> int:
+    """Return how often an operator was called, but for the calls that composed operators made of it as their part."""
+    total = sum(calls for (name, _), calls in table.items() if name == operator)
+    for (whole, kernel), calls in table.items():
+        if kernel == f"{CORE}/{whole}/composed" and whole in contracts.names():
+            decomposition = contracts.get(whole).decomposition
+            total -= calls * (decomposition.parts.count(operator) if decomposition else 0)
+    return total
 
 
 def _not_knocked_out(launches: Sequence[Launch]) -> Iterator[str]:
