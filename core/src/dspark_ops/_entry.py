@@ -11,10 +11,11 @@ from typing import Any
 from dspark_ops import contracts
 from dspark_ops.config import load_settings
 from dspark_ops.config.environment import triton_interprets
-from dspark_ops.contracts import ModelShapes, model_shapes
-from dspark_ops.errors import SelectionError, SelectionWarning
+from dspark_ops.contracts import ModelShapes
+from dspark_ops.errors import ModelError, SelectionError, SelectionWarning
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.explain import below_required
+from dspark_ops.selection.named_model import named_shapes
 from dspark_ops.selection.plan import Plan
 from dspark_ops.selection.registry import Registry
 from dspark_ops.selection.rows import row_counts
@@ -35,7 +36,8 @@ def plan(
 
     Args:
         device: what to plan for; by default the configured simulated device, or else the one of this machine.
-        model: name of a known model, such as ``deepseek-v4.1-flash/tp4``, or the sizes of one.
+        model: name of a known model, such as ``deepseek-v4.1-flash/tp4``, or a directory that holds a config.json, with
+            ``/tpN`` behind either for one of N ranks; or the sizes themselves.
         rows: every row count that an operator will be called with.
         config: a file, or tables as in the file, merged with the environment and the default files; or complete
             `Settings`, taken as they are.
@@ -45,7 +47,7 @@ def plan(
     Raises:
         SelectionError: a pinned kernel does not exist or may not serve, or nothing may serve an operator.
         ConfigError: the configuration is wrong.
-        ModelError: the model is unknown.
+        ModelError: the model is unknown, or its config.json states too little.
         UnknownOperatorError: `operators` names one that does not exist.
         DeviceError: this machine's device cannot be probed.
         LockError: the lock file is damaged, of another environment, or does not describe the plan and is required.
@@ -79,7 +81,12 @@ def started(
         purpose: what the plan is made for, where that is not to run.
     """
     settings = load_settings(config)
-    shapes = model if isinstance(model, ModelShapes) else model_shapes(model)
+    if not isinstance(model, (str, ModelShapes)):
+        raise ModelError(
+            f"model: wanted a name, a directory with a config.json, or ModelShapes, got {type(model).__name__}; "
+            f"ModelShapes.from_config makes them of a config.json's values"
+        )
+    shapes = model if isinstance(model, ModelShapes) else named_shapes(model)
     if registry is None:
         from dspark_ops.selection.discovery import discover
 

@@ -13,9 +13,9 @@ from dspark_ops._lazy import torch
 from dspark_ops.bench.cycle_steps import GEMM, Step, cycle_layout, cycle_steps
 from dspark_ops.bench.inputs import Place, bench_inputs
 from dspark_ops.bench.timing import CallGraph, alternate, comparison, spread
-from dspark_ops.contracts.model_shapes import model_shapes
 from dspark_ops.errors import ConfigError, EvidenceError
 from dspark_ops.selection.device import Device
+from dspark_ops.selection.named_model import named_shapes
 from dspark_ops.selection.plan import Plan
 from dspark_ops.selection.settings import OperatorSettings, Settings
 from dspark_ops.suggest import did_you_mean
@@ -90,7 +90,7 @@ def time_cycle(bench: CycleBench, rounds: int, seed: int = 0) -> dict[str, Any]:
     """
     if len(bench.arms) != 2:
         raise EvidenceError(f"a cycle compares two plans, got {len(bench.arms)}")
-    shapes = model_shapes(bench.model)
+    shapes = named_shapes(bench.model)
     steps = list(cycle_steps(cycle_layout(bench.model), shapes, bench.rows))
     kinds = [step for step in dict.fromkeys(steps) if step.operator != GEMM]
     arms = {name: _Arm(_plan(bench, settings, kinds)) for name, settings in bench.arms.items()}
@@ -142,7 +142,7 @@ def _plan(bench: CycleBench, settings: Settings, kinds: Sequence[Step]) -> Plan:
 
 def _inputs(bench: CycleBench, step: Step, seed: int) -> list[dict[str, Any]]:
     contract = contracts.get(step.operator)
-    site = next(site for site in contract.sites(model_shapes(bench.model)) if site.name == step.site)
+    site = next(site for site in contract.sites(named_shapes(bench.model)) if site.name == step.site)
     generator = torch.Generator("cuda").manual_seed(seed)
     place = Place(contract, site, step.rows, generator)
     return [bench_inputs(place) for _ in range(_SETS)]

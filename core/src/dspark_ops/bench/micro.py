@@ -18,9 +18,10 @@ from dspark_ops.bench.machine import OWN, cache_bytes
 from dspark_ops.bench.peers import Adapter, Peer, UnfitError
 from dspark_ops.bench.timing import CallGraph, alternate, comparison, spread
 from dspark_ops.contracts.contract import Contract, Site
-from dspark_ops.contracts.model_shapes import ModelShapes, model_shapes
+from dspark_ops.contracts.model_shapes import ModelShapes
 from dspark_ops.errors import EvidenceError, SelectionError
 from dspark_ops.selection.device import Device
+from dspark_ops.selection.named_model import named_shapes
 from dspark_ops.selection.plan import Choice, Plan
 from dspark_ops.selection.settings import Settings
 
@@ -95,7 +96,7 @@ class Bench:
     @property
     def shapes(self) -> ModelShapes:
         """The model's sizes."""
-        return model_shapes(self.model)
+        return named_shapes(self.model)
 
     def operators(self) -> tuple[str, ...]:
         """Return the operators of the model that some kernel of a plugin serves on this device."""

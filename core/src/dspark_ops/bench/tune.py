@@ -21,11 +21,11 @@ from dspark_ops.bench.agreement import Wanted, called_once
 from dspark_ops.bench.inputs import Place, bench_inputs
 from dspark_ops.bench.timing import CallGraph, alternate, spread
 from dspark_ops.contracts.contract import Contract, Site
-from dspark_ops.contracts.model_shapes import model_shapes
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.evidence import EvidenceRecord, digest_of
 from dspark_ops.selection.fingerprint import triton_version
 from dspark_ops.selection.measured import MeasuredTime
+from dspark_ops.selection.named_model import named_shapes
 from dspark_ops.selection.plan import Plan
 from dspark_ops.selection.registry import Registry
 from dspark_ops.selection.settings import Settings
@@ -77,7 +77,7 @@ class Tuning:
             UnknownOperatorError: there is no such operator.
         """
         contract = contracts.get(operator)
-        sites = contract.sites(model_shapes(self.model))
+        sites = contract.sites(named_shapes(self.model))
         if not sites:
             self.notes.append(f"{operator}: {self.model} does not call it")
         for site in sites:

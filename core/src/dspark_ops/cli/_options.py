@@ -22,7 +22,9 @@ DeviceOption = Annotated[
 WhichOption = Annotated[
     int | None, typer.Option("--which", metavar="INDEX", help="Which of this machine's devices, where they differ.")
 ]
-ModelOption = Annotated[str, typer.Option("--model", metavar="NAME", help="Model and its tensor parallel size.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", metavar="NAME", help="Model, or a folder with its config.json; /tpN: one of N ranks.")
+]
 RowsOption = Annotated[str, typer.Option("--rows", metavar="COUNTS", help="Row counts: 6, 1-64 or 6-384/6.")]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Configuration file; it wins over dspark-ops.toml.")

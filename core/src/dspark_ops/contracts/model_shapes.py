@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from dspark_ops.errors import ModelError
 from dspark_ops.suggest import did_you_mean
+
+#: What `ModelShapes.from_config` reads; keys with a default are not among them.
+_KEYS: Final = (
+    "hidden_size", "hc_mult", "num_attention_heads", "head_dim", "qk_rope_head_dim", "q_lora_rank", "o_groups",
+    "o_lora_rank", "sliding_window", "vocab_size", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size",
+    "dspark_n_routed_experts", "dspark_num_experts_per_tok", "n_shared_experts", "index_n_heads", "index_head_dim",
+    "index_topk", "dspark_block_size", "dspark_markov_rank", "dspark_target_layer_ids",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +64,19 @@ class ModelShapes:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], name: str = "") -> ModelShapes:
-        """Return the sizes that a checked config.json of DeepSeek-V4.1 states (one rank, tensor parallel size 1)."""
+        """Return the sizes that a config.json of DeepSeek-V4.1 states (one rank, tensor parallel size 1).
+
+        Raises:
+            ModelError: keys are missing.
+        """
+        missing = [key for key in _KEYS if key not in config]
+        if missing:
+            raise ModelError(
+                f"{name or 'config'}: a DeepSeek-V4.1 config.json has the keys {', '.join(missing)}, this one has not; "
+                f"give ModelShapes(...) the sizes of a model that is configured otherwise"
+            )
         return cls(
-            name=name or str(config["model_type"]),
+            name=name or str(config.get("model_type", "model")),
             hidden=config["hidden_size"],
             hc_mult=config["hc_mult"],
             heads=config["num_attention_heads"],
@@ -117,7 +135,10 @@ def model_shapes(name: str) -> ModelShapes:
     """
     base, _, parallel = name.partition("/")
     if base not in _MODELS:
-        raise ModelError(f"unknown model {base!r}: wanted one of {', '.join(_MODELS)}{did_you_mean(base, _MODELS)}")
+        raise ModelError(
+            f"unknown model {name!r}: wanted one of {', '.join(_MODELS)} (/tpN behind it: one of N ranks), a directory "
+            f"with a config.json, or ModelShapes(...){did_you_mean(base, _MODELS)}"
+        )
     if not parallel:
         return _MODELS[base]
     if not (parallel.startswith("tp") and parallel[2:].isdigit() and int(parallel[2:]) >= 1):

@@ -13,12 +13,12 @@ from typing import Any, Final
 import dspark_ops
 from dspark_ops import contracts
 from dspark_ops.config import load_configuration
-from dspark_ops.contracts import model_shapes
 from dspark_ops.doctor import gather_packages, gather_system, gather_tools
 from dspark_ops.doctor.facts import CudaLibrary, Facts, TorchFacts, TritonFacts
 from dspark_ops.errors import ConfigError, DeviceError, DsparkOpsError
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.discovery import survey
+from dspark_ops.selection.named_model import named_shapes
 from dspark_ops.selection.packages import check_package
 from dspark_ops.selection.plan import Plan
 from dspark_ops.selection.planner import make_plan
@@ -143,7 +143,7 @@ def _plans(
     """Return the plan that shows all that is weak, why there is none, and what the policy in force says at start."""
     if device is None:
         return None, "", ""
-    shapes = model_shapes(request.model)
+    shapes = named_shapes(request.model)
     lenient = replace(settings, policy=replace(settings.policy, fallback="allow"))
     try:
         plan = make_plan(
