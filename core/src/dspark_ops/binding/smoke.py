@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
+from dspark_ops.contracts import model_shapes
 from dspark_ops.errors import BindingError, DsparkOpsError
-from dspark_ops.selection.named_model import named_shapes
 from dspark_ops.selection.packages import ending
 from dspark_ops.selection.plan import Choice, Plan, Selection
 from dspark_ops.selection.rows import rows_of
@@ -252,7 +252,7 @@ def _planned_again(plan: Plan, quarantined: Mapping[str, str]) -> Plan:
             f"from kernels that no installed plugin has ({', '.join(foreign)}); give bind a function replan"
         )
     try:
-        shapes = named_shapes(plan.model)
+        shapes = model_shapes(plan.model)
     except DsparkOpsError as error:
         raise BindingError(f"the plan cannot be made again here: {error}; give bind a function replan") from error
     return start(
