@@ -26,6 +26,7 @@ __all__ = [
     "Semantic",
     "Site",
     "all_contracts",
+    "family_of",
     "get",
     "model_shapes",
     "names",
@@ -76,6 +77,16 @@ def all_contracts() -> dict[str, Contract]:
                 raise ValueError(f"two contracts are named {contract.name!r}")
             contracts[contract.name] = contract
     return contracts
+
+
+def family_of(name: str) -> str:
+    """Return the module of this package that holds an operator's contract.
+
+    Raises:
+        UnknownOperatorError: no operator has this name.
+    """
+    contract = get(name)
+    return next(item for item in _FAMILIES if contract in importlib.import_module(f"{__name__}.{item}").CONTRACTS)
 
 
 def names() -> tuple[str, ...]:
