@@ -55,3 +55,13 @@ def test_the_guide_for_engines_does_what_it_says(place: Path) -> None:
     blocks, commands = follow(ROOT / "docs" / "engines.md")
     assert (blocks, commands) == (16, 4)
     assert (place / "tiny.lock").is_file()
+
+
+def test_the_guide_for_plugin_authors_does_what_it_says_with_the_example_installed(
+    place: Path, site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.distribution("dspark-ops-example", "0.1.0", {"example": "dspark_ops_example.plugin"}, ("dspark_ops_example",))
+    monkeypatch.syspath_prepend(str(EXAMPLE / "src"))
+    monkeypatch.setenv("DSPARK_OPS_PLUGINS", "example")
+    blocks, commands = follow(ROOT / "docs" / "plugins.md")
+    assert (blocks, commands) == (8, 3)
