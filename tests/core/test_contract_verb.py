@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dspark_ops import contracts
 from dspark_ops.cli import _show, main
 from dspark_ops.contracts import model_shapes
 from dspark_ops.selection.operator_facts import operator_facts
+from dspark_ops.selection.operator_tables import index, tables
 from dspark_ops.selection.registry import Registry
 
 KERNELS = (
@@ -143,3 +145,20 @@ def test_every_contract_says_what_each_of_its_parameters_and_outputs_is(name: st
     assert facts.family == contracts.family_of(name)
     places = [place.name for place in facts.places]
     assert len(set(places)) == len(places)
+
+
+def test_a_model_may_be_a_folder(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[2] / "examples")
+    (facts,) = json.loads(run("argmax_rows", "--model", "tiny_v41", "--json")[1])["operators"]
+    assert facts["model"] == "tiny_v41"
+    assert facts["arguments"][0]["sizes"] == {"verify": f"[R, {facts['places'][0]['axes']['V']}]"}
+    assert facts["places"][0]["axes"]["V"] < 129280
+
+
+def test_an_operator_that_a_model_does_not_call_has_no_place_and_no_sizes() -> None:
+    uncalled = replace(contracts.get("argmax_rows"), sites=lambda shapes: ())
+    facts = operator_facts(uncalled, model_shapes("deepseek-v4.1-flash/tp4"), Registry({}))
+    (places,) = [table for table in tables(facts) if table.title == "places in the model"]
+    assert (places.rows, places.none) == ((), "none: this model does not call it")
+    assert index([facts]).rows[0][2] == "argmax: none"
+    assert "in the model" not in next(tables(facts)).columns

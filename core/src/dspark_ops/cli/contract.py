@@ -11,8 +11,8 @@ from rich.markup import escape
 from dspark_ops import contracts
 from dspark_ops.cli._options import DEFAULT_MODEL, ConfigOption, JsonOption, ModelOption, configured
 from dspark_ops.cli._show import console, print_json, table
-from dspark_ops.contracts.model_shapes import model_shapes
 from dspark_ops.selection.discovery import survey
+from dspark_ops.selection.named_model import named_shapes
 from dspark_ops.selection.operator_facts import OperatorFacts, operator_facts
 from dspark_ops.selection.operator_tables import FactTable, head, index, tables
 from dspark_ops.selection.registry import Registry
@@ -34,7 +34,8 @@ def contract(
     found = [contracts.get(operator)] if operator else list(contracts.all_contracts().values())
     # A plugin that does not load takes nothing away from a contract, so it is named and is no finding here.
     registry = survey(configured(config).settings)
-    facts = [operator_facts(item, model_shapes(model), registry) for item in found]
+    shapes = named_shapes(model)
+    facts = [operator_facts(item, shapes, registry) for item in found]
     if as_json:
         shown = [asdict(item) for item in facts]
         print_json({"failures": [str(item) for item in registry.failures], "operators": shown})

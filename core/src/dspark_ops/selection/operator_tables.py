@@ -43,7 +43,7 @@ def _summary(item: OperatorFacts) -> str:
 
 
 def _places_of(item: OperatorFacts) -> str:
-    return ", ".join(place.name for place in item.places)
+    return ", ".join(place.name for place in item.places) or "none"
 
 
 def head(item: OperatorFacts) -> Iterator[tuple[str, str]]:
@@ -60,11 +60,13 @@ def head(item: OperatorFacts) -> Iterator[tuple[str, str]]:
 
 
 def tables(item: OperatorFacts) -> Iterator[FactTable]:
-    """Yield the tables of one operator; a table without rows, and a column without texts, is left out."""
-    for table in (_arguments(item), _options(item), _outputs(item), _rules(item), _places(item), _parts(item)):
+    """Yield the tables of one operator; one that says nothing without rows, and a column without texts, is left out."""
+    for make in (_arguments, _options, _outputs, _rules, _places, _parts, _kernels):
+        table = make(item)
         if table.rows:
             yield _without_empty_columns(table)
-    yield _kernels(item)
+        elif table.none:
+            yield table
 
 
 def _arguments(item: OperatorFacts) -> FactTable:
@@ -135,9 +137,9 @@ def _places(item: OperatorFacts) -> FactTable:
         )
         for each in item.places
     )
-    return FactTable(
-        "places in the model", ("place", "sizes", "options", "tensors"), tuple(rows), code=("place", "sizes", "options")
-    )
+    columns = ("place", "sizes", "options", "tensors")
+    none = "none: this model does not call it"
+    return FactTable("places in the model", columns, tuple(rows), ("place", "sizes", "options"), none)
 
 
 def _parts(item: OperatorFacts) -> FactTable:
