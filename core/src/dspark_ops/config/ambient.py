@@ -22,7 +22,7 @@ _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")
 
 #: Every variable of these prefixes is known; of the other prefixes new names appear too often to keep a list.
 _KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
-    "DSPARK_OPS_": VARIABLES,
+    "DSPARK_OPS_": tuple(VARIABLES),
     "OMP_": tuple(
         f"OMP_{name}"
         for name in (

@@ -1,11 +1,4 @@
-"""The five environment variables: how each is spelled, what it sets, and how strictly its value is read.
-
-``DSPARK_OPS_CONFIG``   a configuration file.
-``DSPARK_OPS_LOCK``     the lock file that a plan is compared with.
-``DSPARK_OPS_PROFILE``  ``dev``, ``ci`` or ``prod``: a preset of the policy.
-``DSPARK_OPS_PLUGINS``  names of the plugins that may load, separated by commas, or ``none``.
-``DSPARK_OPS_LOG``      ``debug``, ``info``, ``warning`` or ``error``: what the command line logs.
-"""
+"""The five environment variables: how each is spelled, what it sets, and how strictly its value is read."""
 
 from __future__ import annotations
 
@@ -18,7 +11,14 @@ from dspark_ops.config.names import PLUGIN_NAME
 from dspark_ops.suggest import did_you_mean
 
 PREFIX: Final = "DSPARK_OPS_"
-VARIABLES: Final = tuple(PREFIX + name for name in ("CONFIG", "LOCK", "PROFILE", "PLUGINS", "LOG"))
+#: Every variable, with what it says.
+VARIABLES: Final[Mapping[str, str]] = {
+    PREFIX + "CONFIG": "A configuration file.",
+    PREFIX + "LOCK": "The lock file that a plan is compared with.",
+    PREFIX + "PROFILE": "`dev`, `ci` or `prod`: a preset of the policy.",
+    PREFIX + "PLUGINS": "Names of the plugins that may load, separated by commas, or `none`.",
+    PREFIX + "LOG": "`debug`, `info`, `warning` or `error`: what the command line logs.",
+}
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 #: What each profile sets. An explicit leaf from the command line or from an argument still wins over it.

@@ -1,11 +1,14 @@
-"""The configuration tree as pydantic models: which tables and keys exist, and which type each value has."""
+"""The configuration tree as pydantic models: which tables and keys exist, what each does, and which type it has.
+
+``docs/configuration.md`` is written from here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dspark_ops.suggest import did_you_mean
 
@@ -16,52 +19,122 @@ EvidenceName = Literal["declared", "compiled", "interpreted", "conformant", "mea
 Path = tuple[str, ...]
 
 
+def _key(does: str, *, unset: str = "", admits: str = "") -> Any:
+    """Return a key that may be absent.
+
+    Args:
+        does: what it does; the first words name what the value is.
+        unset: what holds without it, where `dspark_ops.selection.settings` has no value for it.
+        admits: which values it takes, where the type does not say so.
+    """
+    return Field(None, description=does, json_schema_extra={"unset": unset, "admits": admits})
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class PolicyTable(_Table):
-    """``[policy]``: how strict planning is."""
+    """How strict planning is."""
 
-    fallback: Literal["fail", "warn", "allow"] | None = None
-    require_class: RankName | None = None
-    plugin_error: Literal["fail", "warn"] | None = None
-    lock: Literal["off", "prefer", "require"] | None = None
-    evidence: EvidenceName | None = None
-    smoke: Literal["off", "on"] | None = None
-    smoke_seconds: int | None = None
-    rank_mismatch: Literal["fail", "leader"] | None = None
+    fallback: Literal["fail", "warn", "allow"] | None = _key(
+        "What happens where an operator gets a weaker class than required: the start fails, warns, or goes on.",
+        unset="`fail` on an accelerator of this machine, `allow` on the CPU and for a simulated device",
+    )
+    require_class: RankName | None = _key(
+        "The weakest class that may serve an operator. A small operator's reference counts as good enough.",
+        unset="`portable` on an accelerator, real or simulated; any class on the CPU",
+    )
+    plugin_error: Literal["fail", "warn"] | None = _key(
+        "Whether a plugin that does not load ends the start, or is named and left out."
+    )
+    lock: Literal["off", "prefer", "require"] | None = _key(
+        "What the lock file means: nothing; its choices are kept where they may serve, with a warning of every "
+        "difference; or a difference that may change what runs ends the start.",
+        unset="`prefer` where `files.lock` names one, else `off`",
+    )
+    evidence: EvidenceName | None = _key(
+        "The weakest recorded evidence on which a plugin's kernel may serve; what a manifest says without a record "
+        "does not count. A kernel below it is refused where the fallback is `fail`, and else comes behind the others.",
+        unset="no evidence is asked for",
+    )
+    smoke: Literal["off", "on"] | None = _key(
+        "Whether every chosen kernel runs once in another process when a plan is bound; one that fails there is "
+        "quarantined, and the plan is made again without it."
+    )
+    smoke_seconds: int | None = _key(
+        "Seconds that one kernel may take in that run, its compilation included.", admits="seconds"
+    )
+    rank_mismatch: Literal["fail", "leader"] | None = _key(
+        "What happens where tensor-parallel ranks have made different plans: all of them stop, or run rank 0's plan if "
+        "it may serve on each."
+    )
 
 
 class PluginsTable(_Table):
-    """``[plugins]``: which plugins may load, by name."""
+    """Which plugins may load, by name."""
 
-    allow: list[str] | None = None
-    deny: list[str] | None = None
+    allow: list[str] | None = _key(
+        "The only plugins that may load; one that is not installed counts as failed. With an empty list none loads.",
+        unset="every installed plugin",
+        admits="names of plugins",
+    )
+    deny: list[str] | None = _key("Plugins that may not load.", unset="none", admits="names of plugins")
 
 
 class DeviceTable(_Table):
-    """``[device]``: what is planned for when no device is named."""
+    """What is planned for when no device is named."""
 
-    simulate: str | None = None
+    simulate: str | None = _key(
+        "The simulated device that is planned for where no device is named, in code or by `--device` and `--which`.",
+        unset="this machine's device",
+        admits="a product or an architecture of `dspark-ops devices`",
+    )
 
 
 class FilesTable(_Table):
-    """``[files]``: what is read beside the configuration."""
+    """What is read beside the configuration; paths are relative to the working directory."""
 
-    lock: str | None = None
-    evidence: list[str] | None = None
-    known_bad: list[str] | None = None
-    measured: str | None = None
+    lock: str | None = _key(
+        "The lock file that a plan is compared with, and that `plan --write` writes.",
+        unset="`dspark-ops.lock`, where `policy.lock` asks for one",
+        admits="a path",
+    )
+    evidence: list[str] | None = _key(
+        "Records of what kernels were put through, beside those that plugins ship: reports of `check --write`, and "
+        "what `tune` wrote.",
+        unset="none",
+        admits="paths",
+    )
+    known_bad: list[str] | None = _key(
+        "Faults of kernels in certain versions, beside those that core knows of; such a kernel is refused.",
+        unset="none",
+        admits="paths",
+    )
+    measured: str | None = _key(
+        "The table of times that `tune` wrote. It is read where a lock is written, never at a start.",
+        unset="none; `tune` writes `measured.json`",
+        admits="a path",
+    )
 
 
 class OperatorTable(_Table):
-    """``[ops.<name>]``: what serves one operator."""
+    """What serves one operator; a table each, such as ``[ops.argmax_rows]``."""
 
-    pin: str | None = None
-    deny: list[str] | None = None
-    order: list[str] | None = None
-    require_class: RankName | None = None
+    pin: str | None = _key(
+        "The kernel that must serve the operator; that it may not serve is an error.",
+        unset="none",
+        admits="a kernel's id, `plugin/operator/variant`",
+    )
+    deny: list[str] | None = _key("Kernels that may not serve it.", unset="none", admits="globs over kernel ids")
+    order: list[str] | None = _key(
+        "Kernels in order of preference; one that matches none of them is not used.",
+        unset="no order: class, then evidence, then name",
+        admits="globs over kernel ids",
+    )
+    require_class: RankName | None = _key(
+        "The weakest class that may serve this operator, a small one too.", unset="`policy.require_class`"
+    )
 
 
 class Tree(_Table):
@@ -71,7 +144,11 @@ class Tree(_Table):
     plugins: PluginsTable = PluginsTable()
     device: DeviceTable = DeviceTable()
     files: FilesTable = FilesTable()
-    layouts: dict[str, list[str]] = {}
+    layouts: dict[str, list[str]] = Field(
+        {},
+        description="Where operators share a layout: those that the caller can make. The plan picks one for all.",
+        json_schema_extra={"unset": "what the model's places say"},
+    )
     ops: dict[str, OperatorTable] = {}
 
 
