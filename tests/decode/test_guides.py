@@ -65,3 +65,8 @@ def test_the_guide_for_plugin_authors_does_what_it_says_with_the_example_install
     monkeypatch.setenv("DSPARK_OPS_PLUGINS", "example")
     blocks, commands = follow(ROOT / "docs" / "plugins.md")
     assert (blocks, commands) == (8, 3)
+
+
+def test_every_page_stands_once_in_the_navigation_of_the_site() -> None:
+    named = re.findall(r"^ +- [^:\n]+: ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
