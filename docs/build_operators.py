@@ -35,6 +35,7 @@ How to read a section:
   that decides nothing.
 * dtype: the first one is what a place has unless it names another.
 * strides: the loosest form that is admitted: `contiguous`, `unit_last` (last stride 1, rows may be spaced) or `any`.
+  A place has contiguous tensors unless it names another form.
 * layout: names of the byte layouts that are admitted, the first one by default.
 * values: others could make an implementation touch foreign memory; a checked call (`plan.bind(check=True)`) refuses
   them.
