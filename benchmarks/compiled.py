@@ -134,6 +134,8 @@ def main() -> int:
     arguments = parser.parse_args()
     shapes = contracts.model_shapes(MODEL)
     spills = 0
+    # Before anything is imported: sources that are edited meanwhile are then built again by --missing.
+    digests = {kernel.id: digest_of(kernel) for kernels in survey(Settings()).kernels.values() for kernel in kernels}
     for name in arguments.arch:
         device = Device.simulate(name)
         for operator, kernels in survey(Settings()).kernels.items():
@@ -142,7 +144,7 @@ def main() -> int:
                 if not wanted(kernel, device, arguments):
                     continue
                 start = time.monotonic()
-                origin = {"sources": digest_of(kernel), "triton": version("triton")}
+                origin = {"sources": digests[kernel.id], "triton": version("triton")}
                 if arguments.missing and origin.items() <= recorded().get(kernel.id, {}).get(name, {}).items():
                     continue
                 entry = {**entry_of(kernel.kernel, device, contract.sites(shapes), contract), **origin}

@@ -67,6 +67,17 @@ def test_builds_that_are_launched_early_wait_and_let_the_next_one_start_and_no_o
         assert not (early and arch.startswith("gfx")), (kernel, arch)
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_103"])
+def test_a_kernel_says_that_it_is_set_up_early_where_one_of_its_builds_is(builds: dict[str, Any], arch: str) -> None:
+    early = {
+        kernel.id: kernel.kernel.traits.pdl for kernels in survey(Settings()).kernels.values() for kernel in kernels
+    }
+    for kernel, found in builds.items():
+        if arch in found:
+            waiting = any("waits for the kernel before" in build["instructions"] for build in found[arch]["builds"])
+            assert waiting == early[kernel], kernel
+
+
 @pytest.mark.parametrize("plugin", ["nvidia_sm10x", "amd_gfx950"])
 @pytest.mark.parametrize(
     "operator, variant", [("main_projection", "split_codes"), ("paged_mqa_logits_fp4", "page_codes")]

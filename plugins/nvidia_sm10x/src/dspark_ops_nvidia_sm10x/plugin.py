@@ -56,7 +56,7 @@ _PRODUCTS = (
             axis("M").at_most(2**21),
         ],
         rank=RankClass.FUSED,
-        traits=Traits(graph_safe=True),
+        traits=Traits(graph_safe=True, pdl=True),
         evidence=INTERPRETED,
         packages=(TRITON,),
         note="3 launches: rows on the grid, parts of K, their sum in one order; the weight once per 64 rows, its codes "

@@ -55,7 +55,7 @@ _FORCED = Kernel(
         contiguous("bonus"),
     ],
     rank=RankClass.FUSED,
-    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
+    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest", pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; reads the logits once, not at all where the bonus is given; 64-bit offsets",

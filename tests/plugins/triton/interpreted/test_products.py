@@ -12,7 +12,7 @@ from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder
 
 from dspark_ops import contracts
 from dspark_ops.conformance.numbers import check_numbers
-from dspark_ops_triton.blocks.grid_product import GridProduct, Tiles, splits_of, tiles_for
+from dspark_ops_triton.blocks.grid_product import GridProduct, Tiles, line_for, splits_of
 from dspark_ops_triton.main_projection import AMD_TILES, TILES, main_projection, tiles_of
 
 PROJECTION = contracts.get("main_projection")
@@ -48,7 +48,7 @@ def test_the_projection_of_codes_passes_every_case() -> None:
 @pytest.mark.parametrize("table", [TILES, pytest.param(CODES, marks=scaled_products)], ids=["values", "codes"])
 def test_parts_of_k_are_added_up_and_columns_need_not_fill_their_tile(table: tuple[Tiles, ...]) -> None:
     given = _inputs(18, 96, 1024)
-    assert splits_of(tiles_for(table, 18), 1024) > 1
+    assert splits_of(line_for(table, 18), 1024) > 1
     bound = GridProduct(table)
     bound._scratch.take(2**20, given["x"]).fill_(torch.nan)
     got, wanted = bound(**given).float(), PROJECTION.reference(**given).float()
@@ -97,5 +97,5 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_table_may_have_one_line_for_all_rows() -> None:
-    assert tiles_for(CODES, 1000) == CODES[0]
+    assert line_for(CODES, 1000) == CODES[0]
     assert splits_of(replace(CODES[0], splits=8), 15360) == 8
