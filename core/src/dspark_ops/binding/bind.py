@@ -11,6 +11,7 @@ from typing import Any
 from dspark_ops import contracts as _contracts
 from dspark_ops.binding.bound import BoundOps, Function
 from dspark_ops.binding.checked import checked_part, device_type
+from dspark_ops.binding.regions import Regions, check_region, chosen_regions
 from dspark_ops.binding.smoke import Agree, Replan, tried_plan
 from dspark_ops.binding.targets import check_signature, refuse_hint, resolve
 from dspark_ops.contracts.contract import Contract
@@ -35,7 +36,8 @@ def bind(
         plan: what to bind.
         contracts: returns an operator's contract by name; by default `dspark_ops.contracts.get`.
         check: wrap every operator, and every part of one that is composed, in a check of its arguments (see
-            `dspark_ops.binding.checked`): for tests and debugging, since it reads values back from the device.
+            `dspark_ops.binding.checked`), against the kernel's region too: for tests and debugging, since it reads
+            values back from the device.
         replan: where ``policy.smoke`` is on, makes the plan without kernels that failed their trial run; by default
             from the installed plugins.
         agree: exchanges those kernels with the other ranks, so that all of them plan again together.
@@ -51,7 +53,8 @@ def bind(
         )
     if plan.settings.policy.smoke == "on":
         plan = tried_plan(plan, replan=replan, agree=agree)
-    work = _Binding(plan, contracts or _contracts.get, check)
+    regions = chosen_regions(plan) if check else None
+    work = _Binding(plan, contracts or _contracts.get, regions)
     tables: dict[str, dict[str, dict[int, Function]]] = {}
     for selection in plan.selections:
         for choice in selection.choices:
@@ -64,7 +67,7 @@ def bind(
             function = work.function(contract, selection.problem, choice)
             by_rows.update(dict.fromkeys(rows_of(choice.rows), function))
         tables.setdefault(selection.operator, {})[selection.site] = by_rows
-    return BoundOps.freeze(plan, tables, {name: work.contracts(name) for name in tables}, check)
+    return BoundOps.freeze(plan, tables, {name: work.contracts(name) for name in tables}, regions)
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class _Binding:
 
     plan: Plan
     contracts: Callable[[str], Contract]
-    check: bool = False
+    regions: Regions | None = None
     functions: dict[str, Function] = field(default_factory=dict)
     composed: dict[tuple[Any, ...], Function] = field(default_factory=dict)
     checks: dict[tuple[Any, ...], Function] = field(default_factory=dict)
@@ -119,13 +122,21 @@ class _Binding:
         """Return the callable of one part of a fused operator, checked if that is asked for."""
         contract, choice = self.contract(part), part.choices[0]
         function = self.function(contract, part.problem, choice)
-        if not self.check:
+        regions = self.regions
+        if regions is None:
             return function
         # One wrapper per callable: sites that share their parts go on sharing their composition.
         key = (whole.name, contract.name, choice.kernel.id, function)
         if key not in self.checks:
             where = device_type(self.plan.device)
-            self.checks[key] = checked_part(contract, function, choice.kernel.id, whole.name, where)
+            self.checks[key] = checked_part(
+                contract,
+                function,
+                choice.kernel.id,
+                whole.name,
+                where,
+                lambda kernel, arguments: check_region(regions.get(kernel, ()), contract, arguments, part.problem),
+            )
         return self.checks[key]
 
     def prepare(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, TypeVar
 
 from dspark_ops.binding.checked import checked, device_type
 from dspark_ops.binding.dispatch import row_dispatch
+from dspark_ops.binding.regions import Regions, check_region
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.errors import BindingError, UnplannedRowsError
 from dspark_ops.selection.plan import Plan
@@ -65,22 +66,23 @@ class BoundOps(OpsView):
     kernels differ by row count it is a function that looks at its argument's shape, and raises `UnplannedRowsError` for
     a count that is not planned. Where sites differ, ask through `at`.
 
-    Bound with ``check=True``, every operator is a function that checks its arguments and raises `ContractError`.
+    Bound with ``check=True``, every operator is a function that checks its arguments, against its contract and against
+    the region of the kernel that was chosen, and raises `ContractError`.
     """
 
     __slots__ = ("_check", "_contracts", "_plan", "_tables")
     _plan: Plan
     _tables: Mapping[str, Table]
     _contracts: Mapping[str, Contract]
-    _check: bool
+    _check: Regions | None
 
     @classmethod
     def freeze(
-        cls, plan: Plan, tables: Mapping[str, Table], contracts: Mapping[str, Contract], check: bool = False
+        cls, plan: Plan, tables: Mapping[str, Table], contracts: Mapping[str, Contract], check: Regions | None = None
     ) -> BoundOps:
         """Return the frozen operators of a plan from their callables by operator, site and row count.
 
-        With `check`, every operator checks its arguments before it calls one of them.
+        With `check`, the regions of the chosen kernels, every operator checks its arguments before it calls one.
         """
         functions, missing = _select(plan, tables, contracts, check, site=None, rows=None)
         return _frozen(cls, functions, missing, _plan=plan, _tables=tables, _contracts=contracts, _check=check)
@@ -140,7 +142,7 @@ def _select(
     plan: Plan,
     tables: Mapping[str, Table],
     contracts: Mapping[str, Contract],
-    check: bool,
+    check: Regions | None,
     *,
     site: str | None,
     rows: int | None,
@@ -158,18 +160,25 @@ def _select(
         if any(by_rows != here[0] for by_rows in here):
             missing[name] = _differs(plan, name)
             continue
-        if check:
-            functions[name] = _checked(plan, contracts[name], site or next(iter(table)), here[0])
+        if check is not None:
+            functions[name] = _checked(plan, contracts[name], site or next(iter(table)), here[0], check)
             continue
         distinct = list(dict.fromkeys(here[0].values()))
         functions[name] = distinct[0] if len(distinct) == 1 else row_dispatch(contracts[name], here[0], plan.rows)
     return functions, missing
 
 
-def _checked(plan: Plan, contract: Contract, site: str, by_rows: Mapping[int, Function]) -> Function:
+def _checked(plan: Plan, contract: Contract, site: str, by_rows: Mapping[int, Function], regions: Regions) -> Function:
     selection = next(item for item in plan.of(contract.name) if item.site == site)
     kernels = {count: choice.kernel.id for count, choice in selection.by_rows.items() if count in by_rows}
-    return checked(contract, by_rows, kernels, planned=rows_text([*kernels]), device_type=device_type(plan.device))
+    return checked(
+        contract,
+        by_rows,
+        kernels,
+        planned=rows_text([*kernels]),
+        device_type=device_type(plan.device),
+        region=lambda kernel, arguments: check_region(regions.get(kernel, ()), contract, arguments, selection.problem),
+    )
 
 
 def _differs(plan: Plan, operator: str) -> str:

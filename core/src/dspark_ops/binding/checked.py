@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
+#: Gets a kernel's id and a call's arguments; raises `Refused` where the call is outside the kernel's region.
+Held = Callable[[str, Mapping[str, Any]], None]
+
 
 def device_type(device: Device) -> str:
     """Return the torch device type of a planned device."""
@@ -28,6 +31,7 @@ def checked(
     *,
     planned: str,
     device_type: str | None = None,
+    region: Held | None = None,
 ) -> Function:
     """Return a function with the contract's signature that checks its arguments, then calls ``by_rows[count]``.
 
@@ -42,14 +46,24 @@ def checked(
         kernels: id of the kernel behind each.
         planned: the planned row counts as a text, for the error.
         device_type: torch device type that the kernels run on, such as ``cuda``; None admits any that has storage.
+        region: holds a call against the region of the kernel that would serve it; None where that is not known.
 
     The function raises `ContractError` for the first thing that is outside the contract. It names the operator, the
     kernel and the argument, and nothing was launched or written then.
     """
-    return _wrapped(contract, by_rows.get, " or ".join(dict.fromkeys(kernels.values())), kernels, planned, device_type)
+    return _wrapped(
+        contract, by_rows.get, " or ".join(dict.fromkeys(kernels.values())), kernels, planned, device_type, region
+    )
 
 
-def checked_part(contract: Contract, function: Function, kernel: str, whole: str, device_type: str | None) -> Function:
+def checked_part(
+    contract: Contract,
+    function: Function,
+    kernel: str,
+    whole: str,
+    device_type: str | None,
+    region: Held | None = None,
+) -> Function:
     """Return the checked form of one part of a fused operator, at any row count: the fused operator's own is planned.
 
     Args:
@@ -57,9 +71,11 @@ def checked_part(contract: Contract, function: Function, kernel: str, whole: str
         function: what to call.
         kernel: id of the kernel behind it.
         whole: name of the fused operator, for the error.
-        device_type: as for `checked`.
+        device_type: as for `checked`, like the next.
+        region: see there.
     """
-    return _wrapped(contract, lambda count: function, f"{kernel}, part of {whole}", {}, "", device_type)
+    held = region and (lambda served, arguments: region(kernel, arguments))
+    return _wrapped(contract, lambda count: function, f"{kernel}, part of {whole}", {}, "", device_type, held)
 
 
 def _wrapped(
@@ -69,6 +85,7 @@ def _wrapped(
     kernels: Mapping[int, str],
     planned: str,
     device_type: str | None,
+    region: Held | None,
 ) -> Function:
     signature = contract.signature()
     index, dimension = contract.rows_from
@@ -99,6 +116,8 @@ def _wrapped(
                 _ask_reference(contract, arguments)
                 accepted.add(facts)
             check_values(contract, arguments, sizes)
+            if region is not None:
+                region(served, arguments)
         except Refused as refusal:
             raise ContractError(f"{contract.name} (kernel {served}): {refusal}") from refusal.__cause__
         return function(*arguments.values())

@@ -223,8 +223,9 @@ class Plan:
 
         Args:
             contracts: returns an operator's contract by name; by default `dspark_ops.contracts.get`.
-            check: every operator checks its arguments against the contract before it runs, values included. For tests
-                and debugging: it reads values back from the device. Without it a bound operator is the kernel itself.
+            check: every operator checks its arguments before it runs, values included, against the contract and against
+                the region of the kernel that was chosen for the planned sizes. For tests and debugging: it reads values
+                back from the device. Without it a bound operator is the kernel itself.
             replan: returns a plan without the quarantined kernels, by id with what happened; by default it is made from
                 the installed plugins for the model of this name.
             agree: gets the kernels that failed in this process and returns those of all ranks; it is called in every
