@@ -37,8 +37,8 @@ def checked(
 
     Checked are, in this order: number and names of the arguments; per argument its kind, dtype, rank, stride form and
     device, per option its type and choices; sizes against each other; the row count; everything else that the
-    reference refuses for sizes and options alone, by calling it on tensors without storage, once for equal sizes and
-    options; and the values that a contract bounds, which are read from the device.
+    reference refuses for sizes and options alone, by calling it on tensors without storage, and the region of the
+    kernel, once for equal sizes and options; and the values that a contract bounds, which are read from the device.
 
     Args:
         contract: the operator.
@@ -114,10 +114,10 @@ def _wrapped(
             facts = tuple(_fact(value) for value in arguments.values())
             if facts not in accepted:
                 _ask_reference(contract, arguments)
+                if region is not None:
+                    region(served, arguments)
                 accepted.add(facts)
             check_values(contract, arguments, sizes)
-            if region is not None:
-                region(served, arguments)
         except Refused as refusal:
             raise ContractError(f"{contract.name} (kernel {served}): {refusal}") from refusal.__cause__
         return function(*arguments.values())

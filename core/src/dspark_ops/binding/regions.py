@@ -56,6 +56,8 @@ def check_region(
     Raises:
         Refused: the call is outside the region; the text names the first constraint that does not hold.
     """
+    if not region:
+        return
     rules = {rule.name: planned.options[rule.name] for rule in contract.semantics if rule.name in planned.options}
     facts = facts_of(contract, arguments, rules)
     facts = replace(facts, axes={**planned.axes, **facts.axes})
