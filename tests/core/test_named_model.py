@@ -51,3 +51,19 @@ def test_a_plan_takes_a_directory_and_refuses_what_is_no_model() -> None:
     with pytest.raises(ModelError, match=re.escape("or ModelShapes, got dict; ModelShapes.from_config")):
         dspark_ops.plan(device=cpu, model=wrong, rows=[6])
     assert isinstance(ModelShapes.from_config(json.loads((TINY / "config.json").read_text())), ModelShapes)
+
+
+def test_a_plan_leaves_out_what_failed_a_trial_run_and_says_what_happened(site: Any, monkeypatch: Any) -> None:
+    site.plugin("shaky", "name='shaky', api='>=1,<2', kernels=(Kernel('argmax_rows', 'one', 'shaky_kernels:run'),)")
+    monkeypatch.setenv("DSPARK_OPS_PLUGINS", "shaky")
+    cpu = dspark_ops.Device.simulate("cpu")
+
+    def chosen(**more: Any) -> Any:
+        plan = dspark_ops.plan(device=cpu, model=str(TINY), rows=[6], operators=["argmax_rows"], **more)
+        return plan.of("argmax_rows")[0].choices[0]
+
+    assert chosen().kernel.id == "shaky/argmax_rows/one"
+    without = chosen(quarantined={"shaky/argmax_rows/one": "signal 11"})
+    assert without.kernel.id == "core/argmax_rows/reference"
+    (reason,) = without.refused[0].reasons
+    assert reason.code.value == "QUARANTINED" and "signal 11" in str(reason)

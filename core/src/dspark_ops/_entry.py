@@ -31,6 +31,7 @@ def plan(
     config: str | os.PathLike[str] | Mapping[str, Any] | Settings | None = None,
     registry: Registry | None = None,
     operators: Sequence[str] | None = None,
+    quarantined: Mapping[str, str] | None = None,
 ) -> Plan:
     """Return the frozen plan: one kernel per operator, site and bucket of row counts, with the reasons.
 
@@ -43,6 +44,7 @@ def plan(
             `Settings`, taken as they are.
         registry: what may be chosen from; by default what the installed plugins offer.
         operators: names to plan; by default every operator that the model calls.
+        quarantined: kernels that failed a trial run, by id with what happened: what ``plan.bind(replan=...)`` is given.
 
     Raises:
         SelectionError: a pinned kernel does not exist or may not serve, or nothing may serve an operator.
@@ -56,7 +58,15 @@ def plan(
         SelectionWarning: an operator is served by a weaker class than required, and ``policy.fallback = "warn"``.
         LockWarning: the lock file does not describe the plan in every point, and ``policy.lock = "prefer"``.
     """
-    return started(device=device, model=model, rows=rows, config=config, registry=registry, operators=operators).plan
+    return started(
+        device=device,
+        model=model,
+        rows=rows,
+        config=config,
+        registry=registry,
+        operators=operators,
+        purpose=Purpose(quarantined=dict(quarantined)) if quarantined else None,
+    ).plan
 
 
 def started(

@@ -254,7 +254,10 @@ def _planned_again(plan: Plan, quarantined: Mapping[str, str]) -> Plan:
     try:
         shapes = model_shapes(plan.model)
     except DsparkOpsError as error:
-        raise BindingError(f"the plan cannot be made again here: {error}; give bind a function replan") from error
+        raise BindingError(
+            f"the plan cannot be made again here: {error}; give bind a function replan(plan, failed) that returns "
+            "dspark_ops.plan(..., quarantined=failed)"
+        ) from error
     return start(
         device=plan.device,
         shapes=shapes,
