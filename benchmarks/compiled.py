@@ -11,11 +11,13 @@ older ones; others stay, unless their kernel is gone.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -102,6 +104,14 @@ def wanted(kernel: Any, device: Device, arguments: argparse.Namespace) -> bool:
     return bool(chosen and kernel.kernel.prepare and arch is not None and arch.matches(device.arch))
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Keep the file for one process: runs for several architectures may go on side by side."""
+    with RESULTS.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def recorded() -> dict[str, Any]:
     """Return the results so far."""
     return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
@@ -149,15 +159,16 @@ def main() -> int:
                     continue
                 entry = {**entry_of(kernel.kernel, device, contract.sites(shapes), contract), **origin}
                 spills += entry["spilled"] > 0
-                # Read again before each write: two runs for two vendors may go on side by side.
-                data = recorded()
-                data.setdefault(kernel.id, {})[device.arch.name] = entry
-                write(data)
+                with alone():
+                    data = recorded()
+                    data.setdefault(kernel.id, {})[device.arch.name] = entry
+                    write(data)
                 seconds = time.monotonic() - start
                 print(f"{device.arch.name:8} {kernel.id:55} {len(entry['builds']):3} builds, {entry['registers']:3} "
                       f"registers, {entry['spilled']} spilled, {seconds:5.1f} s", flush=True)  # fmt: skip
     registered = {kernel.id for kernels in survey(Settings()).kernels.values() for kernel in kernels}
-    write({kernel: builds for kernel, builds in recorded().items() if kernel in registered})
+    with alone():
+        write({kernel: builds for kernel, builds in recorded().items() if kernel in registered})
     return int(spills > 0)
 
 

@@ -181,6 +181,12 @@ def test_files_evidence_and_shared_layouts_are_read_with_their_origins(tmp_path:
     assert settings.origin("layouts.kv_page") == "dspark-ops.toml:10"
 
 
+def test_a_time_that_nothing_can_meet_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "dspark-ops.toml").write_text("[policy]\nsmoke_seconds = 0\n")
+    with pytest.raises(ConfigError, match=r"policy\.smoke_seconds: wanted at least 1, got 0"):
+        load_settings(environ={}, directory=tmp_path)
+
+
 def test_wrong_layouts_and_a_wrong_number_are_faults_with_the_nearest_name(tmp_path: Path) -> None:
     (tmp_path / "dspark-ops.toml").write_text(
         '[policy]\nsmoke_seconds = "30"\n[layouts]\nkv_pages = ["kv_v4"]\nkv_page = ["kv_v14"]\nindex_k_page = []\n'

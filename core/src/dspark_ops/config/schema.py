@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -62,8 +62,8 @@ class PolicyTable(_Table):
         "Whether every chosen kernel runs once in another process when a plan is bound; one that fails there is "
         "quarantined, and the plan is made again without it."
     )
-    smoke_seconds: int | None = _key(
-        "Seconds that one kernel may take in that run, its compilation included.", admits="seconds"
+    smoke_seconds: Annotated[int, Field(ge=1)] | None = _key(
+        "Seconds that one kernel may take in that run, its compilation included.", admits="seconds, at least 1"
     )
     rank_mismatch: Literal["fail", "leader"] | None = _key(
         "What happens where tensor-parallel ranks have made different plans: all of them stop, or run rank 0's plan if "
@@ -186,6 +186,8 @@ def _fault(path: Path, entry: Mapping[str, Any]) -> tuple[Path, str, str, str, s
         choices = _choices(path)
         hint = did_you_mean(value, choices) if isinstance(value, str) else ""
         return path, f"wrong value of {name}", " or ".join(choices), _shown(value), hint
+    if entry["type"] == "greater_than_equal":
+        return path, f"wrong value of {name}", f"at least {entry['ctx']['ge']}", _shown(value), ""
     kinds = {"string_type": "text", "list_type": "a list of texts", "int_type": "a whole number"}
     wanted = kinds.get(entry["type"], "a table")
     return path, f"wrong type of {name}", wanted, _shown(value), ""
