@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from dspark_ops.binding.bound import OpsView
+from dspark_ops.binding.capture import captured_in
 from dspark_ops.decode import DecodeOptions, Model, Request, StaticPolicy, generate
 from dspark_ops.decode.batch import Batch
 from dspark_ops.decode.forced import ForcedAcceptance
@@ -205,3 +207,27 @@ def test_an_operator_that_keeps_memory_of_a_capture_is_named(model: Model) -> No
     with pytest.raises(CaptureError, match=r"hoards keeps 16896 bytes .* and returns 512"):
         captured("hoards")
     captured("fine")
+
+
+def test_graphs_that_nobody_holds_are_not_destroyed_inside_a_capture(model: Model) -> None:
+    def captured() -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with captured_in(graph):
+            torch.zeros(1, device="cuda")
+            gc.set_threshold(1)  # so that a collector that does not rest collects at the next object
+            [[number] for number in range(100)]
+        return graph
+
+    thresholds = gc.get_threshold()
+    gc.disable()
+    try:
+        ring: list[object] = [captured()]
+        ring.append(ring)
+        del ring  # only a collection destroys that graph now
+        gc.set_threshold(*thresholds)
+        gc.enable()
+        captured().replay()
+        torch.cuda.synchronize()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
