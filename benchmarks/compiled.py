@@ -25,35 +25,28 @@ from typing import Any
 
 from dspark_ops import contracts
 from dspark_ops.bench.static_cost import StaticCall
+from dspark_ops.conformance.builds import MODEL, places_built
 from dspark_ops.conformance.machine_facts import dependent_loads, machine_facts
-from dspark_ops.conformance.prepared import Launch, build, launches_of_preparation
+from dspark_ops.conformance.prepared import Launch, build
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.discovery import survey
 from dspark_ops.selection.evidence import digest_of
-from dspark_ops.selection.problem import Problem
 from dspark_ops.selection.settings import Settings
 
 RESULTS = Path(__file__).resolve().parent / "results" / "compiled.json"
-MODEL = "deepseek-v4.1-flash/tp4"
 #: Rows at which a call's cost is told.
 COST_ROWS = 6
-#: Rows of one verify step, of small batches and of a large one.
-ROWS = (1, 6, 8, 32, 64)
 
 
-def entry_of(kernel: Any, device: Device, sites: Any, contract: Contract) -> dict[str, Any]:
+def entry_of(kernel: Any, device: Device, contract: Contract) -> dict[str, Any]:
     """Return what one kernel is on one architecture: the cost of a call, and its builds."""
     builds: dict[str, tuple[Launch, list[str]]] = {}
     costs: dict[str, Any] = {}
-    for site in sites:
-        problem = Problem.at(contract, site)
-        if any(constraint.check(problem.with_rows(contract.rows, 6)) for constraint in kernel.region):
-            continue
-        launches, bound = launches_of_preparation(kernel.prepare, device, problem, ROWS)
-        for launch in launches:
-            builds.setdefault(launch.key, (launch, []))[1].append(site.name)
-        costs[site.name] = static_call(contract.name, site.name).cost(bound, device)
+    for place in places_built(kernel, contract, device):
+        for launch in place.launches:
+            builds.setdefault(launch.key, (launch, []))[1].append(place.site.name)
+        costs[place.site.name] = static_call(contract.name, place.site.name).cost(place.bound, device)
     made = [described(launch, names, device.arch.name) for launch, names in builds.values()]
     worst = {
         name: max((entry[name] for entry in made), default=0)
@@ -142,7 +135,6 @@ def main() -> int:
     parser.add_argument("--operator", action="append")
     parser.add_argument("--missing", action="store_true", help="only entries that are not there, or of other sources")
     arguments = parser.parse_args()
-    shapes = contracts.model_shapes(MODEL)
     spills = 0
     # Before anything is imported: sources that are edited meanwhile are then built again by --missing.
     digests = {kernel.id: digest_of(kernel) for kernels in survey(Settings()).kernels.values() for kernel in kernels}
@@ -157,7 +149,7 @@ def main() -> int:
                 origin = {"sources": digests[kernel.id], "triton": version("triton")}
                 if arguments.missing and origin.items() <= recorded().get(kernel.id, {}).get(name, {}).items():
                     continue
-                entry = {**entry_of(kernel.kernel, device, contract.sites(shapes), contract), **origin}
+                entry = {**entry_of(kernel.kernel, device, contract), **origin}
                 spills += entry["spilled"] > 0
                 with alone():
                     data = recorded()

@@ -72,7 +72,7 @@ def test_what_cannot_run_is_not_run_and_not_passed(planted: Any) -> None:
     (left_out,) = record.levels["claims"].not_covered
     assert left_out.startswith("import of planted_kernels:honest, calls inside the region: DEVICE_VENDOR")
     (record,) = planted.check(device="sm_103").kernels
-    assert record.levels["numbers"].reason == "sm_103 is simulated: only claims can be checked"
+    assert record.levels["numbers"].reason == "sm_103 is simulated: only claims and builds can be checked"
 
 
 def test_traits_that_need_a_gpu_are_said_not_to_have_run(planted: Any) -> None:
@@ -168,7 +168,7 @@ def test_wrong_requests_are_refused_with_the_names_that_exist(planted: Any) -> N
         planted.check(ops=("argmax_row",))
     with pytest.raises(ConfigError, match="plugin planted registered no kernel of mhc_post"):
         planted.check(ops=("mhc_post",))
-    with pytest.raises(ConfigError, match="level: wanted claims or numbers or traits, got number"):
+    with pytest.raises(ConfigError, match="level: wanted claims or numbers or traits or builds, got number"):
         planted.check("number")
     with pytest.raises(DeviceError):
         planted.check(device="cuda")

@@ -24,12 +24,14 @@ DeviceOption = Annotated[
     typer.Option(
         "--device",
         metavar="NAME",
-        help="cpu, cuda, cuda:N, or a simulated device (claims only). Default: cuda, else cpu.",
+        help="cpu, cuda, cuda:N, or a simulated device (claims and builds only). Default: cuda, else cpu.",
     ),
 ]
 LevelOption = Annotated[
     list[str] | None,
-    typer.Option("--level", metavar="LEVEL", help="claims, numbers or traits. Repeatable. Default: all."),
+    typer.Option(
+        "--level", metavar="LEVEL", help="claims, numbers or traits (default: these three), or builds. Repeatable."
+    ),
 ]
 ScaleOption = Annotated[str, typer.Option("--scale", metavar="SCALE", help="small, or model for the sizes of V4.1.")]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the cases.")]

@@ -15,7 +15,7 @@ from typing import Any
 from dspark_ops import contracts
 from dspark_ops.conformance.kernel_check import KernelCheck
 from dspark_ops.conformance.places import Machine, machine_for, needs_triton, subject_on
-from dspark_ops.conformance.report import LEVELS, KernelRecord, Report
+from dspark_ops.conformance.report import ALL_LEVELS, LEVELS, KernelRecord, Report
 from dspark_ops.conformance.traits import Harness
 from dspark_ops.conformance.xfails import ExpectedFailure
 from dspark_ops.errors import ConfigError, EvidenceError, PluginError
@@ -33,9 +33,9 @@ class Request:
     Attributes:
         plugin: name of one plugin; None checks all that are installed.
         ops: operators; empty for all.
-        device: ``cpu``, ``cuda``, ``cuda:N``, or the catalogue name of a simulated device, for which only claims can be
-            checked; None: the GPU of this machine, else its CPU.
-        levels: some of ``claims``, ``numbers`` and ``traits``.
+        device: ``cpu``, ``cuda``, ``cuda:N``, or the catalogue name of a simulated device, for which only claims and
+            builds can be checked; None: the GPU of this machine, else its CPU.
+        levels: some of ``claims``, ``numbers`` and ``traits``, or ``builds``.
         scale: ``small``, or ``model`` for the sizes of DeepSeek-V4.1-Flash.
         seed: seed of the case generators.
         case: one case by name, or a glob; empty for all.
@@ -91,12 +91,12 @@ def run_check(
         PluginError: the plugin did not load.
         DeviceError: there is no such device.
     """
-    unknown = [level for level in request.levels if level not in LEVELS]
+    unknown = [level for level in request.levels if level not in ALL_LEVELS]
     if unknown or not request.levels:
-        raise ConfigError(f"level: wanted {' or '.join(LEVELS)}, got {', '.join(unknown) or 'none'}")
+        raise ConfigError(f"level: wanted {' or '.join(ALL_LEVELS)}, got {', '.join(unknown) or 'none'}")
     kernels = chosen_kernels(request, registry)
     machine = machine_for(request.device)
-    if machine.must_interpret(kernels):
+    if request.levels != ("builds",) and machine.must_interpret(kernels):
         return _in_child(request)
     report = Report.begin(
         machine.device.to_json(), plugin=request.plugin or "", seed=request.seed, scale=request.scale,

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from dspark_ops.conformance.builds import check_builds, why_not_built
 from dspark_ops.conformance.claimed_points import claimed_points
 from dspark_ops.conformance.claims import check_claims
 from dspark_ops.conformance.failure import Failure, Finding
 from dspark_ops.conformance.numbers import check_case
-from dspark_ops.conformance.report import LEVELS, KernelRecord, LevelRecord
+from dspark_ops.conformance.report import ALL_LEVELS, KernelRecord, LevelRecord
 from dspark_ops.conformance.subject import Subject
 from dspark_ops.conformance.traits import Harness, check_traits
 from dspark_ops.conformance.variations import variations
@@ -56,13 +57,13 @@ class KernelCheck:
             EvidenceError: the accelerator failed; what was found before is in the record.
         """
         cases = list(self.subject.contract.cases(self.scale, self.seed)) if self.subject.place else []
-        runs = {"claims": self._claims, "numbers": self._numbers, "traits": self._traits}
-        for level in LEVELS:
+        runs = {"claims": self._claims, "numbers": self._numbers, "traits": self._traits, "builds": self._builds}
+        for level in ALL_LEVELS:
             if level not in levels:
                 continue
             record.levels[level] = done = LevelRecord()
-            if level != "claims" and not self.subject.place:
-                done.reason = self.subject.why_not
+            if why := self._why_not(level):
+                done.reason = why
                 continue
             # Should the accelerator fail, what was found until then stays, and the level has not passed.
             done.reason = "not finished"
@@ -127,6 +128,19 @@ class KernelCheck:
         done.counts["checks"] = found.checks
         done.not_covered += [f"not run: {text}" for text in found.not_run]
         yield from found.failures
+
+    def _builds(self, cases: list[Case], done: LevelRecord) -> Iterator[Failure]:
+        done.counts["builds"] = 0
+        for name, finding in check_builds(self.subject):
+            done.counts["builds"] += 1
+            if self._wants("builds", name) and finding is not None:
+                yield Failure.of(self.subject.contract.name, name, self.seed, finding)
+
+    def _why_not(self, level: str) -> str:
+        """Return why a level cannot be run here, or an empty text."""
+        if level == "builds":
+            return why_not_built(self.subject)
+        return "" if level == "claims" or self.subject.place else self.subject.why_not
 
     def _case(self, level: str, case: Case, rows: Any = None) -> list[Failure]:
         try:

@@ -55,8 +55,10 @@ class Machine:
 
     def award(self, record: KernelRecord, subject: Subject, levels: Sequence[str]) -> None:
         """Write into a record the level of evidence that it supports. Nothing in it has failed."""
-        numbers = record.levels.get("numbers")
-        if numbers is None or numbers.status != "passed":
+        passed = {name for name, level in record.levels.items() if level.status == "passed"}
+        if "numbers" not in passed:
+            if "builds" in passed:
+                record.level, record.note = Evidence.COMPILED.value, "built, and not run"
             return
         record.level = (Evidence.INTERPRETED if subject.interpreted else Evidence.CONFORMANT).value
         missing = [level for level in ("claims", "traits") if level not in levels]
@@ -124,7 +126,7 @@ def subject_on(registered: RegisteredKernel, contract: Contract, machine: Machin
     """Return a kernel as it can be checked on a machine."""
     kernel = registered.kernel
     if not machine.place:
-        why = f"{machine.device.arch.name} is simulated: only claims can be checked"
+        why = f"{machine.device.arch.name} is simulated: only claims and builds can be checked"
         return Subject(registered, contract, machine.device, why_not=why)
     reasons = list(requirement_reasons(kernel, contract, machine.device, check_package))
     interpreted = machine.place == "cpu" and needs_triton(kernel)

@@ -13,9 +13,11 @@ import dspark_ops
 from dspark_ops.api.version import API_VERSION
 from dspark_ops.conformance.failure import Failure
 
-__all__ = ["LEVELS", "KernelRecord", "LevelRecord", "Report"]
+__all__ = ["ALL_LEVELS", "LEVELS", "KernelRecord", "LevelRecord", "Report"]
 
+#: What is checked where nothing else is asked for.
 LEVELS = ("claims", "numbers", "traits")
+ALL_LEVELS = (*LEVELS, "builds")
 SCHEMA = "dspark-ops conformance 1"
 
 
@@ -159,7 +161,7 @@ class Report:
             device=device,
             seed=seed,
             scale=scale,
-            levels=tuple(level for level in LEVELS if level in levels),
+            levels=tuple(level for level in ALL_LEVELS if level in levels),
             case=case,
         )
 
