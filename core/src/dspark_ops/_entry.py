@@ -32,6 +32,7 @@ def plan(
     registry: Registry | None = None,
     operators: Sequence[str] | None = None,
     quarantined: Mapping[str, str] | None = None,
+    graph: bool = False,
 ) -> Plan:
     """Return the frozen plan: one kernel per operator, site and bucket of row counts, with the reasons.
 
@@ -45,6 +46,7 @@ def plan(
         registry: what may be chosen from; by default what the installed plugins offer.
         operators: names to plan; by default every operator that the model calls.
         quarantined: kernels that failed a trial run, by id with what happened: what ``plan.bind(replan=...)`` is given.
+        graph: calls will be captured in CUDA or HIP graphs: as ``policy.graphs = "on"``.
 
     Raises:
         SelectionError: a pinned kernel does not exist or may not serve, or nothing may serve an operator.
@@ -66,6 +68,7 @@ def plan(
         registry=registry,
         operators=operators,
         purpose=Purpose(quarantined=dict(quarantined)) if quarantined else None,
+        graph=graph,
     ).plan
 
 
@@ -78,6 +81,7 @@ def started(
     registry: Registry | None = None,
     operators: Sequence[str] | None = None,
     purpose: Purpose | None = None,
+    graph: bool = False,
 ) -> Started:
     """Return what `plan` returns, with the lock that it was held against.
 
@@ -89,8 +93,12 @@ def started(
         registry: see there.
         operators: see there.
         purpose: what the plan is made for, where that is not to run.
+        graph: see there.
     """
     settings = load_settings(config)
+    if graph and settings.policy.graphs != "on":
+        origins = {**settings.origins, "policy.graphs": "argument graph"}
+        settings = replace(settings, policy=replace(settings.policy, graphs="on"), origins=origins)
     if not isinstance(model, (str, ModelShapes)):
         raise ModelError(
             f"model: wanted a name, a directory with a config.json, or ModelShapes, got {type(model).__name__}; "

@@ -10,6 +10,7 @@ A file holds six tables, all of them optional:
     evidence = "conformant"            # the weakest recorded evidence on which a plugin's kernel may serve
     smoke = "on"                       # run every chosen kernel once in another process when a plan is bound
     smoke_seconds = 120                # how long one kernel may take there
+    graphs = "on"                      # on a GPU, only kernels that may be captured in a graph
     rank_mismatch = "fail"             # fail | leader, when tensor-parallel ranks have made different plans
 
     [plugins]

@@ -65,6 +65,10 @@ class PolicyTable(_Table):
     smoke_seconds: Annotated[int, Field(ge=1)] | None = _key(
         "Seconds that one kernel may take in that run, its compilation included.", admits="seconds, at least 1"
     )
+    graphs: Literal["off", "on"] | None = _key(
+        "Whether calls are captured in graphs: on a GPU, a kernel that does not promise that it may be, and a torch "
+        "reference, are then refused. `plan(graph=True)` asks for the same."
+    )
     rank_mismatch: Literal["fail", "leader"] | None = _key(
         "What happens where tensor-parallel ranks have made different plans: all of them stop, or run rank 0's plan if "
         "it may serve on each."

@@ -142,6 +142,8 @@ def evaluation(
     """Return the findings of any candidate; a decomposition brings those of its parts."""
     everywhere = question.everywhere
     fixed = [*requirements, *_semantic_reasons(traits, question), *_settings_reasons(candidate, question)]
+    if (reason := question.policy.graph_reason(candidate, traits.graph_safe)) is not None:
+        fixed.append(reason)
     findings = [Finding(reason, everywhere) for reason in fixed]
     findings += [finding for item in region for finding in _region_findings(item, question)]
     findings += parts

@@ -205,6 +205,8 @@ def settings_in_force(plan: Plan, operator: str) -> Iterator[str]:
     yield f"policy.fallback = {policy.fallback}  ({policy.fallback_origin})"
     if settings.policy.evidence:
         yield f"policy.evidence = {settings.policy.evidence.value}  ({settings.origin('policy.evidence')})"
+    if policy.graphs:
+        yield f"policy.graphs = on  ({policy.graphs_origin})"
     if settings.policy.lock:
         yield f"policy.lock = {settings.policy.lock}  ({settings.origin('policy.lock')})"
     if settings.files.lock:

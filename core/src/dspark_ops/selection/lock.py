@@ -208,6 +208,7 @@ def _leaves(settings: Settings) -> Iterator[tuple[str, str]]:
         ("policy.fallback", policy.fallback),
         ("policy.require_class", policy.require_class and policy.require_class.value),
         ("policy.evidence", policy.evidence and policy.evidence.value),
+        ("policy.graphs", "on" if policy.graphs == "on" else ""),
         ("plugins.allow", None if settings.allow is None else ", ".join(settings.allow) or "none"),
         ("plugins.deny", ", ".join(settings.deny)),
     ):

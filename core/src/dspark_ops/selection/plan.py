@@ -33,10 +33,11 @@ SCHEMA = 3
 _PROVENANCE = ("origin", "origins", "files")
 
 #: Settings whose effect is in the plan already: which device it is for, which plugins were loaded and which were not,
-#: and how a start treats a lock, a faulty plugin or an untried kernel. Two ways to the same choices have one digest.
+#: how a start treats a lock, a faulty plugin or an untried kernel, and what graphs have ruled out. Two ways to the same
+#: choices have one digest.
 _EFFECT_IS_ELSEWHERE = {
     "settings": ("simulate", "allow", "deny"),
-    "policy": ("plugin_error", "lock", "smoke", "smoke_seconds", "rank_mismatch"),
+    "policy": ("plugin_error", "lock", "smoke", "smoke_seconds", "graphs", "rank_mismatch"),
 }
 
 

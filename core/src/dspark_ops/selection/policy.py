@@ -26,6 +26,8 @@ class OperatorPolicy:
         small: the contract says that torch operations are good enough.
         evidence: the weakest recorded evidence on which a plugin's kernel may serve; None asks for none.
         evidence_origin: origin of `evidence`.
+        graphs: only what may be captured in a graph may serve; core's references promise nothing.
+        graphs_origin: origin of `graphs`.
     """
 
     require: RankClass | None
@@ -38,6 +40,18 @@ class OperatorPolicy:
     small: bool
     evidence: Evidence | None = None
     evidence_origin: str = ""
+    graphs: bool = False
+    graphs_origin: str = ""
+
+    def graph_reason(self, candidate: Candidate, graph_safe: bool) -> Reason | None:
+        """Return why a candidate is barred where calls are captured in graphs, or None. Parts are judged one by one."""
+        if not self.graphs or graph_safe or candidate.rank is RankClass.COMPOSED:
+            return None
+        hint = 'set policy.graphs = "off" and call it outside of graphs, or use a kernel that promises it'
+        return Reason(
+            ReasonCode.TRAIT, "graph_safe", "a promise that it may be captured in a graph", "none", hint,
+            origin=f"policy.graphs, {self.graphs_origin}",
+        )  # fmt: skip
 
     def unproven(self, candidate: Candidate) -> bool:
         """Whether a plugin's kernel has no record of the evidence that is asked for. Core's own candidates need none.
@@ -116,4 +130,6 @@ def operator_policy(settings: Settings, device: Device, operator: str, *, small:
         small=small,
         evidence=policy.evidence,
         evidence_origin=settings.origin("policy.evidence"),
+        graphs=policy.graphs == "on" and device.is_accelerator,
+        graphs_origin=settings.origin("policy.graphs"),
     )

@@ -40,6 +40,7 @@ class Policy:
         evidence: the weakest recorded evidence on which a plugin's kernel may serve; None asks for none.
         smoke: ``on`` or ``off``: whether binding runs every chosen kernel once in another process first.
         smoke_seconds: how long one kernel may take there, its compilation included.
+        graphs: ``on`` or ``off``: whether kernels on a GPU must promise that they may be captured in a graph.
         rank_mismatch: ``fail`` or ``leader``: whether ranks whose plans differ stop, or run the plan of rank 0.
     """
 
@@ -50,6 +51,7 @@ class Policy:
     evidence: Evidence | None = None
     smoke: str = "off"
     smoke_seconds: int = 120
+    graphs: str = "off"
     rank_mismatch: str = "fail"
 
 

@@ -125,7 +125,8 @@ def _named(name: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise CaptureError(
-            f"{name} cannot be captured: {str(error).splitlines()[0]}; plan with a kernel that is graph-safe for it"
+            f"{name} cannot be captured: {str(error).splitlines()[0]}; set policy.graphs = 'on', or plan with a kernel "
+            "that is graph-safe for it"
         ) from error
 
 
