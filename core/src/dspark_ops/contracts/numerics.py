@@ -228,8 +228,10 @@ def unpack_nibbles(data: Tensor) -> Tensor:
 
 def e2m1_decode(code: Tensor) -> Tensor:
     """Return the float32 values of e2m1 codes 0 to 15; code 8 is -0.0."""
-    values = torch.tensor([*E2M1_VALUES, *(-value for value in E2M1_VALUES)], device=code.device)
-    return values[code.long()]
+    # By arithmetic: a table would be copied from the host, which a captured graph cannot do.
+    low = code.to(torch.int32) & 7
+    magnitude = torch.where(low < 2, low * 0.5, torch.ldexp((2 + (low & 1)).float(), (low >> 1) - 2))
+    return torch.where(code > 7, -magnitude, magnitude)
 
 
 def fp4_scale_e4m3(amax: Tensor) -> Tensor:
