@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dspark_ops.decode import load_model
+from dspark_ops.decode.options import Execution
 from dspark_ops.errors import LockError, ModelError
 from dspark_ops.selection.lock import read_lock
 from dspark_ops.selection.plan import Plan
@@ -44,3 +45,13 @@ def test_a_model_plans_again_for_its_own_sizes(monkeypatch: pytest.MonkeyPatch) 
     ops = model.ops()
     assert len(asked) == 2, "a round with a new failure, and one without"
     assert ops.plan.model == model.plan().model
+
+
+def test_a_model_whose_steps_are_captured_asks_for_kernels_that_can_be() -> None:
+    assert load_model(TINY, graphs=True).plan().settings.origin("policy.graphs") == "argument graph"
+    assert load_model(TINY).plan().settings.policy.graphs == "off"
+
+
+def test_steps_are_captured_on_a_gpu_alone() -> None:
+    assert [way.value for way in Execution if way.captures("cuda:0")] == ["graph", "folded"]
+    assert [way for way in Execution if way.captures("cpu")] == []

@@ -77,8 +77,8 @@ class Work:
             spec.gamma, max_batch=spec.batch, ignore_eos=True, execution=execution, forced=forced
         )
         # A graph replays without calling anything: calls are counted in the same steps, run without graphs.
-        captured = spec.device != "cpu" and execution in (Execution.GRAPH, Execution.FOLDED)
-        self.uncaptured = replace(self.options, execution=Execution.STATIC) if captured else self.options
+        static = replace(self.options, execution=Execution.STATIC)
+        self.uncaptured = static if execution.captures(spec.device) else self.options
         requests = [
             Request(
                 model.tokenizer.encode(text),

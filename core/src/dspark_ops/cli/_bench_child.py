@@ -40,9 +40,13 @@ def main(spec_file: Path, result_file: Path) -> int:
 
 def _launch(spec: LaunchSpec) -> dict[str, Any]:
     from dspark_ops.decode import load_model
+    from dspark_ops.decode.options import Execution
 
     model = load_model(
-        spec.model, device=spec.device, config=configured(Path(spec.config) if spec.config else None).settings
+        spec.model,
+        device=spec.device,
+        config=configured(Path(spec.config) if spec.config else None).settings,
+        graphs=Execution(spec.execution).captures(spec.device),
     )
     plan = model.plan(spec.gamma)
     with right_numbers(plan.device.features):

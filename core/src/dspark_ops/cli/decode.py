@@ -147,7 +147,7 @@ def decode(
     if metrics is not None:
         check_metrics(metrics)
     policy = policy_of(schedule, threshold, step_rates, verify_rows, widths)
-    loaded = load_model(model, device=device, config=settings, ranks=ranks)
+    loaded = load_model(model, device=device, config=settings, ranks=ranks, graphs=way.captures(device))
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     requests = [
         request_of(loaded, item, {**sampling, "seed": seed + number, "max_tokens": max_tokens}, stops)

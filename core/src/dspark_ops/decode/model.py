@@ -66,6 +66,7 @@ class Model:
         configuration: what `dspark_ops.plan` takes as its ``config``.
         tokenizer: text to tokens, if there is one.
         ranks: the ranks that the model is spread over, seen from this one.
+        graphs: its steps will be captured; see `load_model`.
 
     Attributes:
         config, name, tokenizer, ranks: as given.
@@ -87,6 +88,7 @@ class Model:
         configuration: Any = None,
         tokenizer: TextTokenizer | None = None,
         ranks: RankGroup = SOLO,
+        graphs: bool = False,
     ) -> None:
         if (HEAD in weights) != (ranks.size > 1):
             held = "a rank's part of the weights" if HEAD in weights else "whole weights"
@@ -103,6 +105,7 @@ class Model:
         self.name = name
         self._device = device
         self._configuration = configuration
+        self._graphs = graphs
         self._plans: dict[tuple[int, bool], Any] = {}
         self._bound: dict[tuple[int, bool, bool], Any] = {}
 
@@ -133,6 +136,7 @@ class Model:
             config=self._configuration,
             operators=_operators(self.ranks, simulated),
             purpose=Purpose(quarantined=quarantined),
+            graph=self._graphs,
         ).plan
         chosen = plan.layouts.get("kv_page", LAYOUT)
         if chosen != LAYOUT:
@@ -189,7 +193,9 @@ class Model:
         return length
 
 
-def load_model(path: str | Path, device: str = "cpu", config: Any = None, ranks: RankGroup = SOLO) -> Model:
+def load_model(
+    path: str | Path, device: str = "cpu", config: Any = None, ranks: RankGroup = SOLO, graphs: bool = False
+) -> Model:
     """Return a model directory's model on a device.
 
     Args:
@@ -197,6 +203,8 @@ def load_model(path: str | Path, device: str = "cpu", config: Any = None, ranks:
         device: ``cpu`` or ``cuda``.
         config: configuration of the operator selection, as `dspark_ops.plan` takes it.
         ranks: the ranks that the model is spread over; each reads the whole file and keeps its part.
+        graphs: its steps will be captured, so that only kernels that promise to bear it may serve, as ``policy.graphs``
+            says. Without it a kernel that promises nothing is noticed where its capture fails, or not at all.
 
     Raises:
         ModelError: the directory, its configuration, tokenizer or weights cannot be used; every fault is named.
@@ -219,6 +227,7 @@ def load_model(path: str | Path, device: str = "cpu", config: Any = None, ranks:
         configuration=config,
         tokenizer=tokenizer,
         ranks=ranks,
+        graphs=graphs,
     )
 
 

@@ -25,6 +25,10 @@ class Execution(str, Enum):
     FOLDED = "folded"
     """As `GRAPH`, with accept and commit as the tail of the verify step wherever a step allows it (C2.9)."""
 
+    def captures(self, device: str) -> bool:
+        """Return whether steps on a device, ``cpu`` or ``cuda`` with or without an index, are captured in graphs."""
+        return self in (Execution.GRAPH, Execution.FOLDED) and device.startswith("cuda")
+
 
 class VerifyMode(str, Enum):
     """What becomes of drafts that the policy leaves out (C1.11.1)."""

@@ -10,7 +10,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.decode.calibration import Calibration
 from dspark_ops.decode.lanes import lanes_for
 from dspark_ops.decode.model import Model
-from dspark_ops.decode.options import DecodeOptions, Execution, VerifyMode
+from dspark_ops.decode.options import DecodeOptions, VerifyMode
 from dspark_ops.decode.policy import Scheduler
 from dspark_ops.decode.ranks.ops import same_lengths
 from dspark_ops.decode.runtimes.buffers import StepBuffers
@@ -70,7 +70,7 @@ class RuntimeSet:
             captured = tuple(size for size in sizes if size >= NARROW_FROM)
             shapes.append(RuntimeShape(NARROW_GAMMA, (NARROW_GAMMA + 1,), captured))
         self.buffers = StepBuffers.empty(sizes[-1], max(shape.gamma for shape in shapes), model.torch_device)
-        self._captured = options.execution is not Execution.STATIC and model.torch_device.startswith("cuda")
+        self._captured = options.execution.captures(model.torch_device)
         pool = torch.cuda.graph_pool_handle() if self._captured else None
         lanes = lanes_for(model.torch_device, options.runtimes.side_streams)
         self._whole = options.verify_mode is VerifyMode.CAP_ACCEPT
