@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from dspark_ops.binding.facts import outside
 from dspark_ops.contracts import get
 from dspark_ops.contracts.attention import sparse_mla_decode
 from dspark_ops.contracts.layouts import KV_LAYOUTS, KV_V4, OTHER_EXTRA_LAYOUT, page_layout
@@ -223,3 +224,40 @@ def test_every_small_case_runs_and_meets_its_golden_values() -> None:
         assert outputs["out"].isfinite().all(), case.name
         for key, value in case.expected.items():
             assert torch.equal(outputs[key], value), case.name
+
+
+def test_a_schedule_is_given_whole_and_changes_nothing() -> None:
+    meta, splits = torch.zeros(4, 8, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    get("mla_sched_meta").reference(torch.full((3,), 4, dtype=torch.int32), meta, splits)
+    for mine, wanted in zip(call(sched_meta=meta, num_splits=splits), call(), strict=True):
+        assert torch.equal(mine, wanted)
+    for part in ({"sched_meta": meta}, {"num_splits": splits}):
+        with pytest.raises(ContractError, match="wanted sched_meta and num_splits together"):
+            call(**part)
+
+
+def test_a_schedule_has_the_sizes_and_values_of_one_for_these_rows() -> None:
+    inputs = {"q": QUERIES, "cache": CACHE, "indices": INDICES, "page_size": 8}
+    meta, splits = torch.zeros(4, 8, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
+    assert outside(get("sparse_mla_decode"), {**inputs, "sched_meta": meta, "num_splits": splits}) == ""
+    for wrong, text in (
+        ({"sched_meta": meta[:, :7].contiguous(), "num_splits": splits}, "sched_meta: wanted 8 in dimension 1, got 7"),
+        ({"sched_meta": meta, "num_splits": splits[1:]}, "argument num_splits"),
+        ({"sched_meta": meta, "num_splits": splits - 1}, "num_splits: wanted values 0 or more, got -1"),
+    ):
+        assert text in outside(get("sparse_mla_decode"), {**inputs, **wrong})
+
+
+def test_the_cases_hand_over_the_schedules_of_their_lengths() -> None:
+    contract = get("sparse_mla_decode")
+    scheduled = [case.inputs for case in contract.cases("small", 3) if case.inputs.get("sched_meta") is not None]
+    assert len(scheduled) == 7
+    for inputs in scheduled:
+        rows, meta = len(inputs["q"]), torch.empty_like(inputs["sched_meta"])
+        splits = torch.empty(rows + 1, dtype=torch.int32)
+        lengths, extra = inputs.get("lengths"), inputs.get("extra_indices")
+        own = torch.full((rows,), inputs["indices"].shape[1]).int() if lengths is None else lengths
+        get("mla_sched_meta").reference(
+            own, meta, splits, inputs.get("extra_lengths"), 0 if extra is None else extra.shape[1]
+        )
+        assert torch.equal(meta, inputs["sched_meta"]) and torch.equal(splits, inputs["num_splits"])

@@ -13,6 +13,7 @@ from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts.attention import _filled_cache
 from dspark_ops_nvidia_sm90 import flashmla
 from dspark_ops_nvidia_sm90.plugin import KERNELS
+from dspark_ops_triton.mla_schedule import mla_sched_meta
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +57,11 @@ def test_bits_are_those_of_flashmla_with_its_own_schedule(rows: int, width: int,
     more, more_lengths = slots(extra) if extra else (None, None)
     pages = flashmla._pages(cache, 64)
     bound = flashmla.FlashMla(132, pdl=True)
-    out, lse = bound(q, cache, indices, lengths, sink, cache if extra else None, more, more_lengths, 64, 64)
+    meta, splits = (torch.empty(*shape, dtype=torch.int32, device="cuda") for shape in ((132, 8), (rows + 1,)))
+    mla_sched_meta(lengths, meta, splits, more_lengths, extra)
+    arguments = (q, cache, indices, lengths, sink, cache if extra else None, more, more_lengths, 64, 64)
+    out, lse = bound(*arguments)
+    handed = bound(*arguments, sched_meta=meta, num_splits=splits)
     own, own_lse = flash_mla_with_kvcache(
         q.unsqueeze(1), pages, None, None, 512, FlashMLASchedMeta(), is_fp8_kvcache=True, indices=indices.unsqueeze(1),
         attn_sink=sink, extra_k_cache=pages if extra else None,
@@ -65,6 +70,7 @@ def test_bits_are_those_of_flashmla_with_its_own_schedule(rows: int, width: int,
     )  # fmt: skip
     assert torch.equal(out.view(torch.int16), own[:, 0].view(torch.int16))
     assert torch.equal(lse, own_lse[:, :, 0])
+    assert torch.equal(handed[0], out) and torch.equal(handed[1], lse)
 
 
 def test_a_graph_follows_changed_lengths() -> None:

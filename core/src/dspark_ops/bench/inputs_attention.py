@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from dspark_ops._lazy import torch
 from dspark_ops.bench.inputs import POSITIONS, Maker, Place, rotary_table
 from dspark_ops.contracts.layouts import page_layout
+from dspark_ops.contracts.mla_schedule import mla_sched_meta
 from dspark_ops.errors import EvidenceError
 
 if TYPE_CHECKING:
@@ -58,7 +60,16 @@ def _attention(place: Place) -> dict[str, Any]:
             "extra_indices": (place.distinct(extra, 2048, rows) + base).int(),
             "extra_lengths": place.full(extra, rows),
         }
-    return made
+    meta, splits = _schedule_of(rows, window, extra)
+    return made | {"sched_meta": meta.to(place.device), "num_splits": splits.to(place.device)}
+
+
+@cache
+def _schedule_of(rows: int, window: int, extra: int) -> tuple[Tensor, Tensor]:
+    """Return the schedule of full rows, which an engine makes once for all layers of a step."""
+    meta, splits = torch.empty(PARTS, 8, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int32)
+    mla_sched_meta(torch.full((rows,), window, dtype=torch.int32), meta, splits, None, extra)
+    return meta, splits
 
 
 def _query_store(place: Place) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.contracts.contract import Argument, Case, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import absolute, relative
 from dspark_ops.contracts.layouts import KV_LAYOUTS, OTHER_EXTRA_LAYOUT, page_layout
+from dspark_ops.contracts.mla_schedule import mla_sched_meta
 from dspark_ops.contracts.values import between
 from dspark_ops.errors import ContractError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from dspark_ops.contracts.layouts import PageLayout
     from dspark_ops.contracts.model_shapes import ModelShapes
+
+_COUNTS = between(0, None)
 
 
 def sparse_mla_decode(
@@ -33,6 +36,8 @@ def sparse_mla_decode(
     layout: str = "kv_v4",
     scale: float | None = None,
     extra_layout: str | None = None,
+    sched_meta: Tensor | None = None,
+    num_splits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -51,6 +56,16 @@ def sparse_mla_decode(
         scale: factor of the scores; None means D ** -0.5.
         extra_layout: name of the page layout of `extra_cache`; None means `layout`. Beside ``kv_v41`` it may be
             ``kv_v41_fp4``, and beside ``kv_v41_new`` ``kv_v41_fp4_new``.
+        sched_meta: [P, 8] int32, the records of `mla_sched_meta` for these rows, or None. A kernel may divide its work
+            by them, or leave them aside where it cuts otherwise or into another number of parts: the result is the same
+            within the operator's tolerance.
+        num_splits: [T + 1] int32, written with them.
+
+    A caller that hands over a schedule guarantees that it is the one of this call, written by `mla_sched_meta` in the
+    form ``sparse`` and blocks of 64 entries, over the same `lengths` and `extra_lengths`, where None stands for W and
+    X, and with an `extra_topk` just where X is above 0. Nothing checks that: a kernel given the schedule of other
+    lengths attends to other entries, and may read foreign memory. One schedule serves all layers of a step whose
+    lengths are equal.
 
     Returns:
         out [T, A, D] bfloat16, and lse [T, A] float32: the natural log-sum-exp of the scores, without the sink. A row
@@ -58,10 +73,11 @@ def sparse_mla_decode(
 
     Raises:
         ContractError: queries do not have the layout's width, a cache does not have its page size, the two layouts do
-            not go together, or only one of `extra_cache` and `extra_indices` is given.
+            not go together, or only one of `extra_cache` and `extra_indices`, or of `sched_meta` and `num_splits`, is
+            given.
 
-    Source: N appendix A, N7.1, C5.2. Entries are dequantised as code times scale, which is exact. What invalid columns
-    point at is never read. Lanes of the output are still rotated at the key positions.
+    Source: N appendix A, N4, N7.1, C5.2. Entries are dequantised as code times scale, which is exact. What invalid
+    columns point at is never read. Lanes of the output are still rotated at the key positions.
     """
     pages = page_layout(layout)
     if q.shape[-1] != pages.width:
@@ -72,6 +88,8 @@ def sparse_mla_decode(
         raise ContractError(f"sparse_mla_decode: wanted extra_layout {both} beside {layout}, got {beside.name}")
     if (extra_cache is None) != (extra_indices is None):
         raise ContractError("sparse_mla_decode: wanted extra_cache and extra_indices together, got one of them")
+    if (sched_meta is None) != (num_splits is None):
+        raise ContractError("sparse_mla_decode: wanted sched_meta and num_splits together, got one of them")
     table, chosen = _entries(pages, cache, indices, lengths, page_size)
     if extra_cache is not None and extra_indices is not None:
         more, more_chosen = _entries(beside, extra_cache, extra_indices, extra_lengths, extra_page_size)
@@ -137,6 +155,7 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
             f"lengths below the width, {size}",
             {**both, "sink": sink, "lengths": lengths, "extra_lengths": extra_lengths},
         )
+        yield from _scheduled(size, {**both, "sink": sink}, lengths, extra_lengths, 12 if scale == "small" else 132)
         holes = indices.clone()
         holes[:, ::3] = -1
         yield Case(f"every third index is -1, {size}", {**both, "indices": holes, "sink": sink})
@@ -147,7 +166,7 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
         yield Case(f"a sink of minus infinity is none, {size}", {**main, "sink": torch.full((heads,), -torch.inf)})
         yield Case(f"another scale, {size}", {**main, "sink": sink, "scale": 0.02})
     yield from _degenerate_cases(main, both, sink)
-    yield _known_pair()
+    yield from _known_pair()
     for layout in KV_LAYOUTS[1:]:
         caches = [_filled_cache(4 * entries, page_size, generator, layout) for entries in (width, extra)]
         other = {**both, "cache": caches[0], "extra_cache": caches[1], "layout": layout, "sink": sink}
@@ -159,8 +178,29 @@ def _cases(scale: str, seed: int) -> Iterator[Case]:
         yield Case(f"window in {layout}, extra entries in {extra_layout}, {size}", {**both, **pair, "sink": sink})
 
 
-def _known_pair() -> Case:
-    """Return a call on bytes written by hand: a window entry of 3.0 in every lane, an extra one of 0.75, no query."""
+def _scheduled(size: str, both: dict[str, Any], lengths: Tensor, extra_lengths: Tensor, parts: int) -> Iterator[Case]:
+    """Yield calls with the schedule of their lengths, in so many parts: full rows, some of each row, one cache."""
+    rows, full, extra_full = len(lengths), torch.empty_like(lengths), torch.empty_like(lengths)
+    full.fill_(both["indices"].shape[1])
+    extra_full.fill_(both["extra_indices"].shape[1])
+    some = {"lengths": lengths, "extra_lengths": extra_lengths}
+    one = {"extra_cache": None, "extra_indices": None}
+    for name, given, own, others in (
+        ("full rows", {}, full, extra_full),
+        ("lengths below the width", some, lengths, extra_lengths),
+        ("one cache", {**one, "lengths": lengths}, lengths, None),
+    ):
+        meta, splits = torch.empty(parts, 8, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int32)
+        mla_sched_meta(own, meta, splits, others, 0 if others is None else both["extra_indices"].shape[1])
+        schedule = {"sched_meta": meta, "num_splits": splits}
+        yield Case(f"a schedule of {parts} parts, {name}, {size}", {**both, **given, **schedule})
+
+
+def _known_pair() -> Iterator[Case]:
+    """Yield a call on bytes written by hand: a window entry of 3.0 in every lane, an extra one of 0.75, no query.
+
+    The second time its schedule, by hand too, is handed over: of its two blocks, the extra one behind the window's.
+    """
     cache = torch.tensor([0x44] * 512 + [127] * 16 + [0] * 496, dtype=torch.uint8)[None]
     extra_cache = torch.tensor([0x77] * 256 + [0x20] * 32 + [0] * 224, dtype=torch.uint8)[None]
     first = torch.zeros(1, 1, dtype=torch.int32)
@@ -170,7 +210,12 @@ def _known_pair() -> Case:
         "layout": "kv_v41", "extra_layout": "kv_v41_fp4",
     }  # fmt: skip
     both = {"out": torch.full((1, 2, 512), 1.875, dtype=torch.bfloat16), "lse": torch.full((1, 2), 0.6931472)}
-    return Case("two entries of equal weight, by their bytes in kv_v41 and kv_v41_fp4", inputs, both)
+    schedule = {
+        "sched_meta": torch.tensor([[0, 0, 0, 2, 0, 0, 0, 0]], dtype=torch.int32),
+        "num_splits": torch.tensor([0, 1], dtype=torch.int32),
+    }
+    yield Case("two entries of equal weight, by their bytes in kv_v41 and kv_v41_fp4", inputs, both)
+    yield Case("two entries of equal weight, with their schedule in one part", {**inputs, **schedule}, both)
 
 
 def _degenerate_cases(main: dict[str, Any], both: dict[str, Any], sink: Tensor) -> Iterator[Case]:
@@ -203,7 +248,7 @@ def _sites(shapes: ModelShapes) -> tuple[Site, ...]:
 SPARSE_MLA_DECODE = Contract(
     name="sparse_mla_decode",
     summary="Attention of each query head over the named cache entries, and its log-sum-exp.",
-    source="N appendix A, N7.1, C5.2",
+    source="N appendix A, N4, N7.1, C5.2",
     phases=("verify", "draft"),
     parameters=(
         Argument("q", ("T", "A", "D"), ("bfloat16",), doc="rotated queries"),
@@ -219,6 +264,8 @@ SPARSE_MLA_DECODE = Contract(
         Option("layout", "str", "kv_v4", KV_LAYOUTS, doc="page layout of cache"),
         Option("scale", "float", None, doc="factor of the scores; None means D ** -0.5"),
         Option("extra_layout", "str", None, KV_LAYOUTS, doc="page layout of extra_cache; None means layout"),
+        Argument("sched_meta", ("*", 8), ("int32",), optional=True, doc="records of its schedule", values=_COUNTS),
+        Argument("num_splits", ("T+1",), ("int32",), optional=True, doc="splits before each row", values=_COUNTS),
     ),
     outputs=(
         Output("out", ("T", "A", "D"), "bfloat16", relative(1e-2), "weighted sum of the entries"),

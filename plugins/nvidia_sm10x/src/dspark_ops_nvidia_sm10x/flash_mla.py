@@ -62,7 +62,7 @@ class FlashMla:
         self, q: Tensor, cache: Tensor, indices: Tensor, lengths: Tensor | None = None, sink: Tensor | None = None,
         extra_cache: Tensor | None = None, extra_indices: Tensor | None = None, extra_lengths: Tensor | None = None,
         page_size: int = 64, extra_page_size: int = 64, layout: str = "kv_v4", scale: float | None = None,
-        extra_layout: str | None = None,
+        extra_layout: str | None = None, sched_meta: Tensor | None = None, num_splits: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -80,15 +80,18 @@ class FlashMla:
             layout: ``kv_v4`` or ``kv_v41_new``.
             scale: factor of the scores; None means 512 ** -0.5.
             extra_layout: of `extra_cache`: ``kv_v41_fp4_new`` beside ``kv_v41_new``, or that of `cache`, as is None.
+            sched_meta: [P, 8] int32, the schedule of this call, used where P is the number of units; None: it is made.
+            num_splits: [T + 1] int32, written with it.
 
         Returns:
             out [T, A, 512] bfloat16, lse [T, A] float32, without the sink. No valid entry gives 0 and +inf.
 
         Raises:
-            ValueError: another layout or width, more than 64 heads, or only one of `extra_cache` and `extra_indices`.
+            ValueError: another layout or width, more than 64 heads, or only one of `extra_cache` and `extra_indices`,
+                or of `sched_meta` and `num_splits`.
 
-        Bytes moved: those of each valid entry; what is padded, twice. Launches: inputs of each cache, the schedule,
-        FlashMLA's two, and the results where heads are padded; none for no rows.
+        Bytes moved: those of each valid entry; what is padded, twice. Launches: inputs of each cache, the schedule
+        where none is handed over, FlashMLA's two, and the results where heads are padded; none for no rows.
 
         Source: N appendix A, N4.7, N7.1.
         """
@@ -102,6 +105,8 @@ class FlashMla:
             raise ValueError(f"sparse_mla_decode: wanted {wanted}, got {got}")
         if (extra_cache is None) != (extra_indices is None):
             raise ValueError("sparse_mla_decode: wanted extra_cache and extra_indices together, got one of them")
+        if (sched_meta is None) != (num_splits is None):
+            raise ValueError("sparse_mla_decode: wanted sched_meta and num_splits together, got one of them")
         if not rows:
             return torch.empty_like(q), torch.empty(rows, heads, dtype=torch.float32, device=q.device)
         new = {"dtype": torch.int32, "device": q.device}
@@ -115,10 +120,11 @@ class FlashMla:
             extra_pages = _pages(extra_cache, extra_page_size, extra)
             full = torch.full((rows,), extra_indices.shape[1], **new) if extra_lengths is None else extra_lengths
             extra_counted = full
-        meta, splits = torch.empty(self._parts, 8, **new), torch.empty(rows + 1, **new)
-        mla_sched_meta(
-            self._pdl, counted, meta, splits, extra_counted, 0 if extra_slots is None else extra_slots.shape[2]
-        )
+        meta, splits = sched_meta, num_splits
+        if meta is None or splits is None or meta.shape[0] != self._parts:
+            meta, splits = torch.empty(self._parts, 8, **new), torch.empty(rows + 1, **new)
+            columns = 0 if extra_slots is None else extra_slots.shape[2]
+            mla_sched_meta(self._pdl, counted, meta, splits, extra_counted, columns)
         sinks = sink
         if sink is not None and padded:
             sinks = torch.nn.functional.pad(sink, (0, HEADS - heads))
@@ -153,7 +159,7 @@ def sparse_mla_decode(
     q: Tensor, cache: Tensor, indices: Tensor, lengths: Tensor | None = None, sink: Tensor | None = None,
     extra_cache: Tensor | None = None, extra_indices: Tensor | None = None, extra_lengths: Tensor | None = None,
     page_size: int = 64, extra_page_size: int = 64, layout: str = "kv_v4", scale: float | None = None,
-    extra_layout: str | None = None,
+    extra_layout: str | None = None, sched_meta: Tensor | None = None, num_splits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -163,7 +169,7 @@ def sparse_mla_decode(
     """
     return FlashMla(unit_count(q.device))(
         q, cache, indices, lengths, sink, extra_cache, extra_indices, extra_lengths,
-        page_size, extra_page_size, layout, scale, extra_layout,
+        page_size, extra_page_size, layout, scale, extra_layout, sched_meta, num_splits,
     )  # fmt: skip
 
 

@@ -66,8 +66,8 @@ _SPARSE_MLA_DECODE = Kernel(
     # Rows are cut where the work of all of them is cut.
     traits=Traits(graph_safe=True, batch_invariant=False, pdl=True),
     packages=(TRITON, FLASH_MLA),
-    note="5 launches, 7 with a second cache: inputs, schedule, FlashMLA's two, results; heads padded to 64; with the "
-    "schedule of mla_sched_meta; not run by this project on these devices",
+    note="5 launches, 7 with a second cache: inputs, schedule unless handed over, FlashMLA's two, results; heads "
+    "padded to 64; with the schedule of mla_sched_meta; not run by this project on these devices",
 )
 
 KERNELS = (_MXFP8, _SPARSE_MLA_DECODE)

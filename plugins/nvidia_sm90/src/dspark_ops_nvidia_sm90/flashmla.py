@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from dspark_ops_nvidia_sm90.inputs import inputs_kernel
 from dspark_ops_triton.blocks.dependent import has_pdl
 from dspark_ops_triton.blocks.kv_v4 import page_units
+from dspark_ops_triton.blocks.mla_records import mla_sched_meta
 from dspark_ops_triton.blocks.mla_walk import schedule_options, walk_constants
 from dspark_ops_triton.blocks.row_argmax import unit_count
 
@@ -19,6 +21,8 @@ from dspark_ops_triton.blocks.row_argmax import unit_count
 HEADS, WIDTH, TOKEN_BYTES, BLOCK = 64, 512, 584, 64
 #: Its rows of slots are multiples of two blocks.
 COLUMNS = 2 * BLOCK
+#: Columns that a program copies: four to each of 128 threads, so that no load waits behind the store of another.
+TILE = 512
 
 
 class FlashMla:
@@ -54,6 +58,8 @@ class FlashMla:
         layout: str = "kv_v4",
         scale: float | None = None,
         extra_layout: str | None = None,
+        sched_meta: Tensor | None = None,
+        num_splits: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -71,6 +77,8 @@ class FlashMla:
             layout: ``kv_v4``.
             scale: factor of the scores; None means 512 ** -0.5.
             extra_layout: ``kv_v4`` or None.
+            sched_meta: [P, 8] int32, the schedule of this call, used where P is the number of units; None: it is made.
+            num_splits: [T + 1] int32, written with it.
 
         Returns:
             out [T, A, 512] bfloat16, lse [T, A] float32, without the sink. No valid entry gives 0 and +inf. Both are
@@ -78,10 +86,13 @@ class FlashMla:
 
         Raises:
             ValueError: another layout or width, more than 64 heads, a cache that has not its page size, or only one of
-                `extra_cache` and `extra_indices`.
+                `extra_cache` and `extra_indices`, or of `sched_meta` and `num_splits`.
 
-        Bytes moved: 584 per valid entry; queries that are padded, twice. Launches: the inputs and the schedule, and
-        FlashMLA's two: 3, and one for lengths that are not given; none for no rows.
+        FlashMLA takes -1 for no entry and follows every other index, a slot beyond the last page too, which adds
+        nothing here. So indices are copied even where their rows have the width that it wants.
+
+        Bytes moved: 584 per valid entry; queries that are padded, twice. Launches: the inputs, with the schedule where
+        none is handed over, and FlashMLA's two: 3, and one for lengths that are not given; none for no rows.
 
         Source: N appendix A, N4.7.
         """
@@ -100,6 +111,8 @@ class FlashMla:
             raise ValueError(f"sparse_mla_decode: wanted {wanted}, got {got}")
         if (extra_cache is None) != (extra_indices is None):
             raise ValueError("sparse_mla_decode: wanted extra_cache and extra_indices together, got one of them")
+        if (sched_meta is None) != (num_splits is None):
+            raise ValueError("sparse_mla_decode: wanted sched_meta and num_splits together, got one of them")
         pages = _pages(cache, page_size)
         extra_pages = None if extra_cache is None else _pages(extra_cache, extra_page_size)
         if not rows:
@@ -108,7 +121,10 @@ class FlashMla:
         width, extra_width = indices.shape[1], 0 if extra_indices is None else extra_indices.shape[1]
         columns, extra_columns = (triton.cdiv(size, COLUMNS) * COLUMNS for size in (width, extra_width))
         new = {"dtype": torch.int32, "device": q.device}
-        meta, splits = torch.empty(self._parts, 8, **new), torch.empty(rows + 1, **new)
+        meta, splits = sched_meta, num_splits
+        made = meta is None or splits is None or meta.shape[0] != self._parts
+        if made:
+            meta, splits = torch.empty(self._parts, 8, **new), torch.empty(rows + 1, **new)
         slots = torch.empty(rows, 1, columns, **new)
         extra_slots = torch.empty(rows, 1, extra_columns, **new) if extra_width else None
         queries = torch.empty(rows, 1, HEADS, WIDTH, dtype=q.dtype, device=q.device) if pad else q.unsqueeze(1)
@@ -117,15 +133,16 @@ class FlashMla:
             sinks = torch.empty(HEADS, dtype=torch.float32, device=q.device)
         counted = _counted(lengths, rows, width, q)
         extra_counted = _counted(extra_lengths, rows, extra_width, q) if extra_width else None
-        inputs_kernel[(rows + 1,)](
+        walked = rows if made else 1  # without a schedule to make, one build serves all rows
+        inputs_kernel[(rows + made, triton.cdiv(max(columns, extra_columns), TILE))](
             q, indices, counted, sink, extra_indices, extra_counted,
             queries, slots, sinks, extra_slots, meta, splits,
             rows, self._parts, extra_width, heads,
             indices.stride(0), extra_indices.stride(0) if extra_width else 0, width, extra_width,
             cache.shape[0] * page_size, extra_cache.shape[0] * extra_page_size if extra_width else 0,
-            **walk_constants(rows, self._parts, "sparse", 2 if extra_width else 0, BLOCK),
-            COLUMNS=columns, EXTRA_COLUMNS=extra_columns, PAD=pad, PDL=self._pdl,
-            **schedule_options(rows, self._pdl),
+            **walk_constants(walked, self._parts, "sparse", 2 if extra_width else 0, BLOCK),
+            COLUMNS=columns, EXTRA_COLUMNS=extra_columns, TILE=TILE, PAD=pad, SCHEDULE=made, PDL=self._pdl,
+            **schedule_options(walked, self._pdl),
         )  # fmt: skip
         schedule = self._schedule(tile_scheduler_metadata=meta, num_splits=splits)
         padded, padded_lse = self._function(
@@ -163,6 +180,8 @@ def sparse_mla_decode(
     layout: str = "kv_v4",
     scale: float | None = None,
     extra_layout: str | None = None,
+    sched_meta: Tensor | None = None,
+    num_splits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -172,13 +191,14 @@ def sparse_mla_decode(
     """
     return FlashMla(unit_count(q.device))(
         q, cache, indices, lengths, sink, extra_cache, extra_indices, extra_lengths,
-        page_size, extra_page_size, layout, scale, extra_layout,
+        page_size, extra_page_size, layout, scale, extra_layout, sched_meta, num_splits,
     )  # fmt: skip
 
 
 def prepare_sparse_mla_decode(device: Any, site: Any, rows: Sequence[int]) -> FlashMla:
     """Return ``sparse_mla_decode`` by FlashMLA, with the kernels around it compiled for the planned rows."""
-    bound = FlashMla(device.units or unit_count(torch.device("cuda")), has_pdl(device))
+    units = device.units or unit_count(torch.device("cuda"))
+    bound = FlashMla(units, has_pdl(device))
     heads, width, extra_width = site.axes["A"], site.axes["W"], site.axes.get("X", 0)
     page_size = site.options.get("page_size", BLOCK)
     cache = torch.zeros(1, -(-page_size * TOKEN_BYTES // 576) * 576, dtype=torch.uint8, device="cuda")
@@ -187,11 +207,20 @@ def prepare_sparse_mla_decode(device: Any, site: Any, rows: Sequence[int]) -> Fl
         q = torch.zeros(count, heads, WIDTH, dtype=torch.bfloat16, device="cuda")
         indices = torch.full((count, width), -1, dtype=torch.int32, device="cuda")
         extra = torch.full((count, extra_width), -1, dtype=torch.int32, device="cuda")
-        for given in (None, sink):
-            bound(q, cache, indices, sink=given, page_size=page_size)
-            if extra_width:
-                bound(q, cache, indices, None, given, cache, extra, None, page_size, page_size)
+        for columns in {0, extra_width}:
+            both = (cache, extra, None) if columns else (None, None, None)
+            schedule = _schedule(units, q, width, columns)
+            for given, scheduled in itertools.product((None, sink), ((None, None), schedule)):
+                bound(q, cache, indices, None, given, *both, page_size, page_size, "kv_v4", None, None, *scheduled)
     return bound
+
+
+def _schedule(parts: int, q: Tensor, width: int, extra_width: int) -> tuple[Tensor, Tensor]:
+    """Return the schedule of full rows."""
+    rows, new = q.shape[0], {"dtype": torch.int32, "device": q.device}
+    meta, splits = torch.empty(parts, 8, **new), torch.empty(rows + 1, **new)
+    mla_sched_meta(False, torch.full((rows,), width, **new), meta, splits, None, extra_width)
+    return meta, splits
 
 
 def _lanes(rows: int) -> int:

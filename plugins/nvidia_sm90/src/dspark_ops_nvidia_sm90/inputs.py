@@ -13,12 +13,52 @@ HEADS, LANES = tl.constexpr(64), tl.constexpr(512)
 
 
 @triton.jit
-def copy_indices(indices, target, row, row_stride, width, slots, PADDED: tl.constexpr):
-    """Copy a row of slots, with -1 in place of those that are none and behind the last one."""
-    for first in tl.static_range(0, PADDED, 128):
-        column = first + tl.arange(0, 128)
-        slot = tl.load(indices + row * row_stride + column, mask=column < width, other=-1)
-        tl.store(target + row * PADDED + column, tl.where((slot >= 0) & (slot < slots), slot, -1))
+def known_slots(indices, row, column, row_stride, width, slots):
+    """Return a row's slots at some columns, with -1 in place of those that are none and behind the last column."""
+    slot = tl.load(indices + row * row_stride + column, mask=column < width, other=-1)
+    return tl.where((slot >= 0) & (slot < slots), slot, -1)
+
+
+@triton.jit
+def pad_sink(sink, padded_sink, heads):
+    """Copy the sink, where there is one, with 0 behind it."""
+    if sink is not None:
+        head = tl.arange(0, HEADS)
+        tl.store(padded_sink + head, tl.load(sink + head, mask=head < heads, other=0.0))
+
+
+@triton.jit
+def padded_heads(q, sink, padded_q, padded_sink, heads, row, tile):
+    """Copy the queries of a row into one of 64 heads in its first program, and in that of row 0 the sink."""
+    if tile == 0:
+        lane = tl.arange(0, 16)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+        for first in range(0, heads, 16):
+            mask = (first + tl.arange(0, 16) < heads)[:, None]
+            value = tl.load(q + (row * heads + first) * LANES + lane, mask=mask, other=0.0)
+            tl.store(padded_q + (row * HEADS + first) * LANES + lane, value, mask=mask)
+        if row == 0:
+            pad_sink(sink, padded_sink, heads)
+
+
+@triton.jit
+def padded_row(
+    q, indices, sink, extra_indices, padded_q, padded_indices, padded_sink, padded_extra,
+    heads, index_row, extra_index_row, width, extra_width, slots, extra_slots,
+    EXTRA: tl.constexpr, COLUMNS: tl.constexpr, EXTRA_COLUMNS: tl.constexpr, TILE: tl.constexpr, PAD: tl.constexpr,
+):  # fmt: skip
+    """Write a tile of the slots of one row, and with PAD its queries and the sink.
+
+    Both caches' slots are loaded before those of either are stored.
+    """
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = tile * TILE + tl.arange(0, TILE)
+    slot = known_slots(indices, row, column, index_row, width, slots)
+    if EXTRA:
+        more = known_slots(extra_indices, row, column, extra_index_row, extra_width, extra_slots)
+        tl.store(padded_extra + row * EXTRA_COLUMNS + column, more, mask=column < EXTRA_COLUMNS)
+    tl.store(padded_indices + row * COLUMNS + column, slot, mask=column < COLUMNS)
+    if PAD:
+        padded_heads(q, sink, padded_q, padded_sink, heads, row, tile)
 
 
 @triton.jit(
@@ -33,30 +73,30 @@ def inputs_kernel(
     padded_q, padded_indices, padded_sink, padded_extra, meta, num_splits,
     requests, parts, extra_topk, heads, index_row, extra_index_row, width, extra_width, slots, extra_slots,
     REQUESTS: tl.constexpr, PARTS: tl.constexpr, SPARSE: tl.constexpr, EXTRA: tl.constexpr, SIZE: tl.constexpr,
-    COLUMNS: tl.constexpr, EXTRA_COLUMNS: tl.constexpr, PAD: tl.constexpr, PDL: tl.constexpr,
+    COLUMNS: tl.constexpr, EXTRA_COLUMNS: tl.constexpr, TILE: tl.constexpr, PAD: tl.constexpr, SCHEDULE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Write the schedule in the last program, and the padded copies of one row in each other.
+    """Write the padded copies of a row, and with SCHEDULE in a program behind those of all rows the schedule.
 
     With PAD, the queries are copied into rows of 64 heads, of which those behind `heads` stay as they are, and the sink
-    is padded with 0.
+    is padded with 0. The second dimension of the grid has a program for each TILE columns of the wider row.
     """
     begin(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    if row == requests:
-        write_schedule(
-            lengths, extra_lengths, meta, num_splits, requests, parts, extra_topk, 5,
-            REQUESTS, PARTS, SPARSE, EXTRA, SIZE,
-        )  # fmt: skip
-        if PAD and sink is not None:
-            head = tl.arange(0, HEADS)
-            tl.store(padded_sink + head, tl.load(sink + head, mask=head < heads, other=0.0))
+    if SCHEDULE:
+        if tl.program_id(0) < requests:
+            padded_row(
+                q, indices, sink, extra_indices, padded_q, padded_indices, padded_sink, padded_extra,
+                heads, index_row, extra_index_row, width, extra_width, slots, extra_slots,
+                EXTRA, COLUMNS, EXTRA_COLUMNS, TILE, PAD,
+            )  # fmt: skip
+        elif tl.program_id(1) == 0:
+            write_schedule(
+                lengths, extra_lengths, meta, num_splits, requests, parts, extra_topk, 5,
+                REQUESTS, PARTS, SPARSE, EXTRA, SIZE,
+            )  # fmt: skip
     else:
-        copy_indices(indices, padded_indices, row, index_row, width, slots, COLUMNS)
-        if EXTRA:
-            copy_indices(extra_indices, padded_extra, row, extra_index_row, extra_width, extra_slots, EXTRA_COLUMNS)
-        if PAD:
-            lane = tl.arange(0, 16)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-            for first in range(0, heads, 16):
-                mask = (first + tl.arange(0, 16) < heads)[:, None]
-                value = tl.load(q + (row * heads + first) * LANES + lane, mask=mask, other=0.0)
-                tl.store(padded_q + (row * HEADS + first) * LANES + lane, value, mask=mask)
+        padded_row(
+            q, indices, sink, extra_indices, padded_q, padded_indices, padded_sink, padded_extra,
+            heads, index_row, extra_index_row, width, extra_width, slots, extra_slots,
+            EXTRA, COLUMNS, EXTRA_COLUMNS, TILE, PAD,
+        )  # fmt: skip

@@ -60,7 +60,8 @@ KERNELS = with_recorded_evidence(
             # Rows are cut where the work of all of them is cut.
             traits=Traits(graph_safe=True, batch_invariant=False, pdl=True),
             packages=(TRITON, FLASH_MLA),
-            note="3 launches: inputs and schedule, FlashMLA's two; heads are padded to 64, results views of such rows",
+            note="3 launches: inputs with the schedule unless that is handed over, FlashMLA's two; heads are padded to "
+            "64, results views of such rows",
         ),
     ),
 )

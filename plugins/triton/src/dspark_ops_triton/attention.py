@@ -60,6 +60,8 @@ class SparseDecode:
         layout: str = "kv_v4",
         scale: float | None = None,
         extra_layout: str | None = None,
+        sched_meta: Tensor | None = None,
+        num_splits: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -78,6 +80,8 @@ class SparseDecode:
             scale: factor of the scores; None means 512 ** -0.5.
             extra_layout: page layout of `extra_cache`; None means `layout`. Beside ``kv_v41`` it may be
                 ``kv_v41_fp4``, and beside ``kv_v41_new`` ``kv_v41_fp4_new``.
+            sched_meta: [P, 8] int32 or None, left aside.
+            num_splits: [T + 1] int32 or None, left aside.
 
         Returns:
             out [T, A, 512] bfloat16, lse [T, A] float32, without the sink. No valid entry gives 0 and +inf.
@@ -87,8 +91,8 @@ class SparseDecode:
                 only one of `extra_cache` and `extra_indices`, or more than four million columns.
 
         Entries are multiplied as bfloat16, which holds them exactly; sums are float32; weights are rounded to bfloat16.
-        Parts do not follow the records of `mla_sched_meta`, which no argument holds: a row is cut where its own columns
-        say, so its bits are the same among any others, and a part without entries ends at once.
+        Parts do not follow the records of `mla_sched_meta`, given or not: a row is cut where its own columns say, so
+        its bits are the same among any others, and a part without entries ends at once.
 
         Bytes moved: 584 (in V4.1 528 or 288) per valid entry and 16 heads; ``2*A*512`` in, as much out, and 4104 per
         head and part of 64 columns through scratch memory. Launches: 2, none for no rows.
@@ -163,6 +167,8 @@ def sparse_mla_decode(
     layout: str = "kv_v4",
     scale: float | None = None,
     extra_layout: str | None = None,
+    sched_meta: Tensor | None = None,
+    num_splits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the attention of each query head over the cache slots that its row names, and the log-sum-exp.
 
@@ -172,7 +178,7 @@ def sparse_mla_decode(
     """
     return SparseDecode(tiles_of(_arch(q.device)))(
         q, cache, indices, lengths, sink, extra_cache, extra_indices, extra_lengths,
-        page_size, extra_page_size, layout, scale, extra_layout,
+        page_size, extra_page_size, layout, scale, extra_layout, sched_meta, num_splits,
     )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.layouts: list[tuple[str, str | None]] = []
+        self.schedules: list[Any] = []
 
     def __call__(
         self, q: Any, k_cache: Any, block_table: Any, cache_seqlens: Any, head_dim_v: int, schedule: Any, *,
@@ -62,6 +63,7 @@ class Recorder:
             }
         assert use_legacy == FORMATS[names[""]][1]
         arguments |= {"extra_lengths": extra_topk_length, "layout": names[""], "extra_layout": names.get("extra_")}
+        self.schedules.append(schedule)
         self.layouts.append((names[""], names.get("extra_")))
         meta, splits = torch.empty(PARTS, 8, dtype=torch.int32), torch.empty(q.shape[0] + 1, dtype=torch.int32)
         extra = {} if extra_k_cache is None else {"extra_lengths": extra_topk_length, "extra_topk": PARTS}
@@ -93,6 +95,15 @@ def test_every_case_reaches_flashmla_padded_masked_and_with_its_schedule(flashml
     assert set(flashmla.layouts) >= {("kv_v4", None), ("kv_v4", "kv_v4"), ("kv_v41_new", "kv_v41_fp4_new")}
 
 
+def test_flashmla_is_passed_the_schedule_that_is_handed_over_unless_it_has_other_parts(flashmla: Recorder) -> None:
+    case = next(case for case in DECODE.cases("small", 0) if "schedule of 12 parts" in case.name).inputs
+    FlashMla(PARTS)(**case)
+    assert flashmla.schedules[0].tile_scheduler_metadata is case["sched_meta"]
+    assert flashmla.schedules[0].num_splits is case["num_splits"]
+    FlashMla(PARTS)(**{**case, "sched_meta": torch.nn.functional.pad(case["sched_meta"], (0, 0, 0, 1))})
+    assert flashmla.schedules[1].num_splits is not case["num_splits"]
+
+
 @pytest.mark.usefixtures("flashmla")
 def test_flashmla_refuses_what_it_cannot_do() -> None:
     case = next(iter(DECODE.cases("small", 0))).inputs
@@ -101,6 +112,8 @@ def test_flashmla_refuses_what_it_cannot_do() -> None:
         bound(**{**case, "q": torch.zeros(1, 65, 512, dtype=torch.bfloat16)})
     with pytest.raises(ValueError, match="kv_v41_fp4_new"):
         bound(**{**case, "extra_layout": "kv_v41_fp4_new"})
+    with pytest.raises(ValueError, match="sched_meta and num_splits together"):
+        bound(**{**case, "num_splits": torch.zeros(2, dtype=torch.int32)})
 
 
 def test_flashinfer_is_called_for_both_layouts_and_not_for_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:

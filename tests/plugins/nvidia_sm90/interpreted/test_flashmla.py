@@ -34,6 +34,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.schedules: list[Any] = []
 
     def __call__(
         self, q: Any, k_cache: Any, block_table: Any, cache_seqlens: Any, head_dim_v: int, schedule: Any, *,
@@ -41,6 +42,7 @@ class Recorder:
         extra_indices_in_kvcache: Any, topk_length: Any, extra_topk_length: Any, use_legacy: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         self.calls += 1
+        self.schedules.append(schedule)
         rows = q.shape[0]
         assert q.shape[1:] == (1, 64, 512) and q.is_contiguous()
         assert (block_table, cache_seqlens, head_dim_v, is_fp8_kvcache, use_legacy) == (None, None, 512, True, True)
@@ -97,6 +99,24 @@ def test_64_heads_are_passed_on_as_they_are(flashmla: Recorder) -> None:
         assert torch.equal(mine, wanted)
 
 
+def test_a_schedule_that_is_handed_over_is_passed_on_and_one_of_other_parts_left_aside(flashmla: Recorder) -> None:
+    case = next(case for case in CONTRACT.cases("small", 0) if "schedule of 12 parts" in case.name).inputs
+    FlashMla(PARTS)(**case)
+    assert flashmla.schedules[0].tile_scheduler_metadata is case["sched_meta"]
+    assert flashmla.schedules[0].num_splits is case["num_splits"]
+    FlashMla(PARTS)(**{**case, "sched_meta": torch.nn.functional.pad(case["sched_meta"], (0, 0, 0, 1))})
+    assert flashmla.schedules[1].num_splits is not case["num_splits"]
+
+
+def test_indices_wider_than_one_program_copies_are_all_copied(flashmla: Recorder) -> None:
+    case = next(iter(CONTRACT.cases("small", 0))).inputs
+    wide = torch.arange(1300, dtype=torch.int32)[None].remainder(40) - 4
+    for given in ({}, {"extra_cache": case["cache"], "extra_indices": wide[:, :700], "extra_page_size": 16}):
+        inputs = {**case, "indices": wide, **given}
+        for mine, wanted in zip(FlashMla(PARTS)(**inputs), CONTRACT.reference(**inputs), strict=True):
+            assert torch.allclose(mine.float(), wanted.float(), atol=1e-5)
+
+
 @pytest.mark.usefixtures("flashmla")
 def test_what_it_cannot_do_is_refused() -> None:
     case = next(iter(CONTRACT.cases("small", 0))).inputs
@@ -104,4 +124,6 @@ def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 64 heads"):
         bound(**{**case, "q": torch.zeros(1, 65, 512, dtype=torch.bfloat16)})
     with pytest.raises(ValueError, match="extra_cache and extra_indices together"):
-        bound(**case, extra_cache=case["cache"])
+        bound(**{**case, "extra_cache": case["cache"]})
+    with pytest.raises(ValueError, match="sched_meta and num_splits together"):
+        bound(**{**case, "num_splits": torch.zeros(2, dtype=torch.int32)})
