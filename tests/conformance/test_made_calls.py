@@ -167,6 +167,8 @@ def test_an_element_counts_as_unwritten_only_if_it_held_both_patterns() -> None:
         (dtype("x", "float32"), ["float32"], ["bfloat16", "float16", "complex64"]),
         (unit_last_stride("x")[0], ["contiguous", "unit_last"], ["any"]),
         (elements("R*V", below=100), [99], [100]),
+        (Constraint("elements", "R*R*V", "between", (50, None), "R*R*V >= 50"), [50], [49]),
+        (Constraint("elements", "R*R*V", "between", (None, 50), "R*R*V <= 50"), [50], [51]),
     ],
     ids=lambda value: value.text if isinstance(value, Constraint) else None,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count as count_from
 from math import prod
 from typing import Any
 
@@ -72,12 +73,16 @@ def changed(problem: Problem, constraint: Constraint, value: Any) -> Problem:
     if constraint.kind == "axis":
         return replace(problem, axes={**problem.axes, name: value})
     if constraint.kind == "elements":
-        first, *others = constraint.subjects()
-        rest = prod(problem.axes.get(other, 1) for other in others)
+        first = constraint.subjects()[0]
+        power = constraint.subjects().count(first)
+        rest = prod(problem.axes.get(other, 1) for other in constraint.subjects() if other != first)
         # The largest count that stays within the value, or the smallest that passes it where the value is outside.
         low, high = constraint.values
-        count = value // rest if (high is None or value <= high) else -(-value // rest)
-        if low is not None and value >= low and count * rest < low:
+        most = value // rest
+        count = most if power == 1 else next(size for size in count_from() if (size + 1) ** power > most)
+        if high is not None and value > high and count**power * rest < value:
+            count += 1
+        if low is not None and value >= low and count**power * rest < low:
             count += 1
         return replace(problem, axes={**problem.axes, first: count})
     field = _FIELDS[constraint.kind]
