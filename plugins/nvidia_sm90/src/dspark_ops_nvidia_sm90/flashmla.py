@@ -92,7 +92,8 @@ class FlashMla:
         nothing here. So indices are copied even where their rows have the width that it wants.
 
         Bytes moved: 584 per valid entry; queries that are padded, twice. Launches: the inputs, with the schedule where
-        none is handed over, and FlashMLA's two: 3, and one for lengths that are not given; none for no rows.
+        none is handed over, and FlashMLA's two: 3; none for no rows. And one for lengths that are not given, unless a
+        schedule is and the rows have a multiple of 128 columns.
 
         Source: N appendix A, N4.7.
         """
@@ -131,8 +132,8 @@ class FlashMla:
         sinks = sink
         if sink is not None and pad:
             sinks = torch.empty(HEADS, dtype=torch.float32, device=q.device)
-        counted = _counted(lengths, rows, width, q)
-        extra_counted = _counted(extra_lengths, rows, extra_width, q) if extra_width else None
+        counted = _counted(lengths, rows, width, q, made)
+        extra_counted = _counted(extra_lengths, rows, extra_width, q, made) if extra_width else None
         walked = rows if made else 1  # without a schedule to make, one build serves all rows
         inputs_kernel[(rows + made, triton.cdiv(max(columns, extra_columns), TILE))](
             q, indices, counted, sink, extra_indices, extra_counted,
@@ -154,9 +155,11 @@ class FlashMla:
         return padded[:, 0, :heads], padded_lse[:, :heads, 0]
 
 
-def _counted(lengths: Tensor | None, rows: int, width: int, like: Tensor) -> Tensor:
-    """Return lengths: those given, or the full width for every row."""
-    return torch.full((rows,), width, dtype=torch.int32, device=like.device) if lengths is None else lengths
+def _counted(lengths: Tensor | None, rows: int, width: int, like: Tensor, made: bool) -> Tensor | None:
+    """Return lengths: those given, or the full width for every row; None where FlashMLA takes that from the columns."""
+    if lengths is not None or (width % COLUMNS == 0 and not made):
+        return lengths
+    return torch.full((rows,), width, dtype=torch.int32, device=like.device)
 
 
 def _pages(cache: Tensor, page_size: int) -> Tensor:

@@ -35,6 +35,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls = 0
         self.schedules: list[Any] = []
+        self.lengths: list[Any] = []
 
     def __call__(
         self, q: Any, k_cache: Any, block_table: Any, cache_seqlens: Any, head_dim_v: int, schedule: Any, *,
@@ -43,6 +44,7 @@ class Recorder:
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         self.calls += 1
         self.schedules.append(schedule)
+        self.lengths.append((topk_length, extra_topk_length))
         rows = q.shape[0]
         assert q.shape[1:] == (1, 64, 512) and q.is_contiguous()
         assert (block_table, cache_seqlens, head_dim_v, is_fp8_kvcache, use_legacy) == (None, None, 512, True, True)
@@ -62,8 +64,9 @@ class Recorder:
             }
         arguments["extra_lengths"] = extra_topk_length
         meta, splits = torch.empty(PARTS, 8, dtype=torch.int32), torch.empty(rows + 1, dtype=torch.int32)
-        extra = {} if extra_k_cache is None else {"extra_lengths": extra_topk_length, "extra_topk": PARTS}
-        contracts.get("mla_sched_meta").reference(topk_length, meta, splits, **extra)
+        topk = 0 if extra_k_cache is None else extra_indices_in_kvcache.shape[2]
+        own = torch.full((rows,), indices.shape[2], dtype=torch.int32) if topk_length is None else topk_length
+        contracts.get("mla_sched_meta").reference(own, meta, splits, extra_topk_length, topk)
         assert torch.equal(schedule.tile_scheduler_metadata, meta) and torch.equal(schedule.num_splits, splits)
         out, lse = CONTRACT.reference(q[:, 0], **arguments)
         return out[:, None], lse[:, :, None]
@@ -106,6 +109,17 @@ def test_a_schedule_that_is_handed_over_is_passed_on_and_one_of_other_parts_left
     assert flashmla.schedules[0].num_splits is case["num_splits"]
     FlashMla(PARTS)(**{**case, "sched_meta": torch.nn.functional.pad(case["sched_meta"], (0, 0, 0, 1))})
     assert flashmla.schedules[1].num_splits is not case["num_splits"]
+
+
+def test_lengths_that_are_not_given_are_not_made_beside_a_schedule_where_no_column_is_added(flashmla: Recorder) -> None:
+    case = next(case for case in CONTRACT.cases("small", 0) if "schedule of 12 parts, one cache" in case.name).inputs
+    wide = case["indices"].repeat(1, 256 // case["indices"].shape[1])
+    full = torch.full((len(wide),), 256, dtype=torch.int32)
+    contracts.get("mla_sched_meta").reference(full, case["sched_meta"], case["num_splits"])
+    FlashMla(PARTS)(**{**case, "indices": wide, "lengths": None})
+    assert flashmla.lengths[-1] == (None, None)
+    FlashMla(PARTS)(**{**case, "indices": wide, "lengths": None, "sched_meta": None, "num_splits": None})
+    assert torch.equal(flashmla.lengths[-1][0], full)
 
 
 def test_indices_wider_than_one_program_copies_are_all_copied(flashmla: Recorder) -> None:
