@@ -1,7 +1,8 @@
 """Writes docs/performance.md and its plots from the recorded figures: ``python docs/build_performance.py``.
 
 Reads ``benchmarks/results/h200.json``, and where they exist ``cycle_h200.json``, ``cycle_reference_h200.json`` and
-``decode_h200.json``; ``benchmarks/record_all.py`` writes them. ``h200_since.json`` holds what was measured of kernels
+``decode_h200.json``; ``benchmarks/record_all.py`` writes them. ``flashmla_schedule_h200.json`` comes from
+``benchmarks/flashmla_schedule.py``. ``h200_since.json`` holds what was measured of kernels
 that changed after the record; remove it with a new one. ``--check`` says if the page is up to date.
 """
 
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+import performance_decode
 import performance_figures as figures
+import performance_schedule
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,12 +38,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
     check = parser.parse_args().check
-    report, decode = _read("h200.json"), _read("decode_h200.json")
+    report, decode, schedule = map(_read, ("h200.json", "decode_h200.json", "flashmla_schedule_h200.json"))
     cycles = [found for found in map(_read, ("cycle_h200.json", "cycle_reference_h200.json")) if found]
     if report is None:
         sys.exit(f"{RESULTS / 'h200.json'} does not exist: run benchmarks/record_all.py on a GPU")
     reasons, since = tomllib.loads(REASONS.read_text(encoding="utf-8")), _read("h200_since.json")
-    text = "\n".join(page(report, cycles, decode, reasons, since)) + "\n"
+    text = "\n".join(page(report, cycles, decode, reasons, since, schedule)) + "\n"
     if check:
         if PAGE.read_text(encoding="utf-8") != text:
             sys.exit("docs/performance.md is not up to date: run python docs/build_performance.py")
@@ -72,6 +75,7 @@ def page(
     decode: Mapping[str, Any] | None,
     reasons: dict[str, str],
     since: Mapping[str, Any] | None = None,
+    schedule: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     """Yield the lines of the page."""
     groups = report["groups"]
@@ -81,13 +85,15 @@ def page(
     if since:
         yield from _since(groups, since)
     yield from _standings(groups)
-    yield from _targets(groups, reasons)
+    yield from _targets(groups, reasons, schedule)
     yield from _floors(groups, reasons)
     yield from _table(groups)
     if cycles:
         yield from _cycle(cycles)
+    if schedule is not None:
+        yield from performance_schedule.section(schedule)
     if decode is not None:
-        yield from _decode(decode)
+        yield from performance_decode.section(decode)
     yield from _not_measured(groups)
 
 
@@ -168,14 +174,16 @@ def _standings(groups: Sequence[figures.Group]) -> Iterator[str]:
             yield f"\nSlower than {PEERS[found.peer]}: {', '.join(found.slower)}."
 
 
-def _targets(groups: Sequence[figures.Group], reasons: Mapping[str, str]) -> Iterator[str]:
+def _targets(
+    groups: Sequence[figures.Group], reasons: Mapping[str, str], schedule: Mapping[str, Any] | None
+) -> Iterator[str]:
     yield "\n## Targets\n"
     yield "| target | at most, us | found, us | | what is known |"
     yield "| --- | --- | --- | --- | --- |"
-    for target in figures.targets(groups):
-        operator = target.what.split("`")[1]
+    known = [(one, reasons.get(one.what.split("`")[1], "not looked into yet")) for one in figures.targets(groups)]
+    for target, why in (*known, *performance_schedule.targets(schedule)):
         found = "-" if target.found is None else f"{target.found:.2f}"
-        reason = reasons.get(operator, "not looked into yet") if target.text == "missed" else ""
+        reason = why if target.text == "missed" else ""
         yield f"| {target.what} ({target.source}) | {target.bound:g} | {found} | {target.text} | {reason} |"
 
 
@@ -245,38 +253,6 @@ def _cycle(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     }
     if references:
         yield f"Served by torch references even so: {', '.join(f'`{name}`' for name in sorted(references))}."
-
-
-def _decode(report: Mapping[str, Any]) -> Iterator[str]:
-    yield "\n## The small model on the GPU\n"
-    yield (
-        f"{report['prompts']} shipped prompts, {report['tokens']} greedy tokens: {report['identical_prompts']} prompts "
-        f"give the CPU's tokens to the last one."
-    )
-    if "note" in report:
-        yield report["note"]
-    if "same_as_plain_on_the_gpu" in report:
-        yield f"DSpark gives what plain decoding on the GPU gives for {report['same_as_plain_on_the_gpu']} of them."
-    if not report["differences"]:
-        return
-    yield (
-        "\nAll differences are listed. Kernels and references round sums differently, by a unit of bfloat16 here and "
-        "there, and two logits that are close can change places. What a unit can do was tried on the CPU alone: one "
-        "per cent of all operators' bfloat16 outputs moved by one unit at random changes the logits at these places by "
-        "what the last column says."
-    )
-    if "usual_deviation" in report:
-        usual = report["usual_deviation"]
-        yield (
-            f"At the end of other texts the GPU's logits differ from the CPU's by {usual['median']:.3f} in the median "
-            f"and {usual['largest']:.3f} at most."
-        )
-    yield "\n| prompt | first different token | CPU logits | apart by | GPU's off by | a unit in 1 % moves them by |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for one in report["differences"]:
-        logits = " and ".join(f"{value:.3f}" for value in one["logits"])
-        off = "-" if one.get("deviation") is None else f"{one['deviation']:.3f}"
-        yield f"| {one['prompt']} | {one['at']} | {logits} | {one['distance']:.3f} | {off} | {one['noise']:.3f} |"
 
 
 def _not_measured(groups: Sequence[figures.Group]) -> Iterator[str]:

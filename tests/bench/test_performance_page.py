@@ -65,8 +65,8 @@ def test_the_page_is_what_the_recorded_figures_give(monkeypatch):
     names = ("h200.json", "decode_h200.json", "cycle_h200.json", "cycle_reference_h200.json")
     report, decode, *cycles = [build._read(name) for name in names]
     reasons = build.tomllib.loads(build.REASONS.read_text(encoding="utf-8"))
-    since = build._read("h200_since.json")
-    text = "\n".join(build.page(report, [one for one in cycles if one], decode, reasons, since)) + "\n"
+    since, schedule = build._read("h200_since.json"), build._read("flashmla_schedule_h200.json")
+    text = "\n".join(build.page(report, [one for one in cycles if one], decode, reasons, since, schedule)) + "\n"
     assert build.PAGE.read_text(encoding="utf-8") == text, "run  python docs/build_performance.py"
 
 
@@ -81,3 +81,30 @@ def test_a_recording_with_failed_operators_still_gives_a_page_that_names_them():
     page = "\n".join(build.page({**recorded, "groups": failed}, [], None, {}))
     assert "- `mhc_post`, rows 6: the worker ended" in page
     assert "| SGLang 0.5.23 | 0 | - | - | not measured |" in page
+
+
+def schedule_record(handed: float, ours: float):
+    arms = ("flashmla_own", "flashmla_handed", "flashmla_walked", "adapter", "adapter_handed", "portable")
+    found = {name: {"median_us": value} for name, value in zip(arms, (30, handed, 14, 14, ours, 8), strict=True)}
+    bits = {"full rows": {"adapter": True}}
+    size = {"rows": 1, "topk": 512, "inputs": "rotating", "bits_of_flashmla_own": bits, "arms": found}
+    return {"sizes": [size, {**size, "inputs": "repeated"}]}
+
+
+def test_a_schedule_handed_over_is_held_against_its_bound_once_with_what_the_launch_in_front_adds(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    schedule = module("performance_schedule")
+    (target, reason), *others = schedule.targets(schedule_record(12.0, 13.5))
+    assert (target.text, target.found, others) == ("missed", 13.5, [])
+    assert "alone take 12.00 here" in reason and "adds 1.50, of 2.5" in reason
+    assert next(schedule.targets(schedule_record(10.5, 13.0)))[0].text == "met"
+    assert list(schedule.targets(None)) == []
+
+
+def test_outputs_that_are_not_to_the_bit_are_called_so(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    schedule = module("performance_schedule")
+    record = schedule_record(12.0, 13.0)
+    assert schedule._bits(record) == "equal to FlashMLA with its own schedule to the bit (full rows)"
+    record["sizes"][0]["bits_of_flashmla_own"]["full rows"]["adapter"] = False
+    assert schedule._bits(record).startswith("NOT equal")
