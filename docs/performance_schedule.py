@@ -29,8 +29,8 @@ def targets(report: Report | None) -> Iterator[tuple[Target, str]]:
         alone, ours = _us(size, "flashmla_handed"), _us(size, "adapter_handed")
         what = f"`sparse_mla_decode` by FlashMLA, handed our schedule, {_size(size)}"
         reason = (
-            f"FlashMLA's two launches alone take {alone:.2f} here, {seen:g} where the target was set; the adapter's one in "
-            f"front adds {ours - alone:.2f}, of {bound - seen:g} that the target allows"
+            f"FlashMLA's two launches alone take {alone:.2f} here, {seen:g} where the target was set; "
+            f"the adapter's one in front adds {ours - alone:.2f}, of {bound - seen:g} that the target allows"
         )
         yield Target(what, bound, ours, "set"), reason
 
