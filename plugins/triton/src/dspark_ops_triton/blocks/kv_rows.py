@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent_stages import let_next_be_set_up, wait_for_earlier
 from dspark_ops_triton.blocks.kv_rows_v41 import empty_page, store_rows_v41
 from dspark_ops_triton.blocks.kv_v4 import (
     GROUP,
@@ -22,7 +22,7 @@ from dspark_ops_triton.blocks.kv_v4 import (
     normalise_groups,
     page_shift,
     page_units,
-    store_entry,
+    store_kept_entry,
     turn_last_group,
 )
 from dspark_ops_triton.blocks.launching import RowTiles, row_options
@@ -37,17 +37,18 @@ def norm_rope_store_kernel(
     UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Normalise, rotate, quantise and store one row; `kv_stride` counts groups of UNIT elements."""
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
-    # All loads but the table's are under way together; that one waits for the position alone.
-    slot = tl.load(out_loc + row).to(tl.int64)
-    place = tl.load(positions + row).to(tl.int64)
+    wait_for_earlier(PDL)
+    # All loads but the table's are under way together; that one waits for the position alone. Nothing branches on the
+    # slot: behind a branch all of them would wait for it.
     raw, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
+    place = tl.load(positions + row).to(tl.int64)
+    slot = tl.load(out_loc + row).to(tl.int64)
+    let_next_be_set_up(PDL)
     kept = (slot >= 0) & (slot < slots)
     cosines, sines = load_last_turns(freqs + place * GROUP, kept)
-    if kept:
-        groups = turn_last_group(normalise_groups(raw, gain, eps), cosines, sines)
-        store_entry(cache, slot, groups, page_shift, page_units)
+    groups = turn_last_group(normalise_groups(raw, gain, eps), cosines, sines)
+    store_kept_entry(cache, slot, groups, page_shift, page_units, kept)
 
 
 def k_norm_rope_store(

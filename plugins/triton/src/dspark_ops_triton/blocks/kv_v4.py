@@ -105,21 +105,46 @@ def turn_last_group(groups, cosines, sines):
 
 
 @triton.jit
-def store_entry(cache, slot, groups, page_shift, page_units):
-    """Quantise float32 groups [8, 64] and write them to one int64 slot: 448 codes, 64 bfloat16 lanes, 7 scales (N7.2).
+def quantise_groups(groups):
+    """Return the codes, uint8, of float32 groups [8, 64], and the scale bytes, int32, of each group (N7.2).
 
     Scales are powers of two, so multiplying by the reciprocal is the division of the contract.
     """
+    byte = ue8m0_v4page(tl.max(tl.abs(groups), axis=1))
+    return e4m3_code(groups * power_of_two(254 - byte)[:, None]), byte
+
+
+@triton.jit
+def store_entry(cache, slot, groups, page_shift, page_units):
+    """Quantise float32 groups [8, 64] and write them to one int64 slot: 448 codes, 64 bfloat16 lanes, 7 scales."""
     data, scales = locate(cache, slot, page_shift, page_units)
     group = tl.arange(0, GROUPS)
     lane = tl.arange(0, GROUP)[None, :]
-    byte = ue8m0_v4page(tl.max(tl.abs(groups), axis=1))
-    code = e4m3_code(groups * power_of_two(254 - byte)[:, None])
+    code, byte = quantise_groups(groups)
     plain = group < GROUPS - 1
     tl.store(data + group[:, None] * GROUP + lane, code, mask=plain[:, None])
     tl.store(scales + group, byte.to(tl.uint8), mask=plain)
     turned = (data + PLAIN).to(tl.pointer_type(tl.bfloat16)) + 0 * group[:, None] + lane
     tl.store(turned, groups.to(tl.bfloat16), mask=(group == GROUPS - 1)[:, None])
+
+
+@triton.jit
+def store_kept_entry(cache, slot, groups, page_shift, page_units, kept):
+    """Do what `store_entry` does where `kept` is true, and write nothing where it is not; without a branch.
+
+    The scales come last: threads exchange them first, and the other stores need not wait for that.
+    """
+    data, scales = locate(cache, slot, page_shift, page_units)
+    group = tl.arange(0, GROUPS)
+    lane = tl.arange(0, GROUP)[None, :]
+    code, byte = quantise_groups(groups)
+    # as numbers: Triton's interpreter makes no mask of a scalar and a block
+    plain = kept.to(tl.int32) > tl.where(group < GROUPS - 1, 0, 1)
+    last = kept.to(tl.int32) > tl.where(group < GROUPS - 1, 1, 0)
+    tl.store(data + group[:, None] * GROUP + lane, code, mask=plain[:, None])
+    turned = (data + PLAIN).to(tl.pointer_type(tl.bfloat16)) + 0 * group[:, None] + lane
+    tl.store(turned, groups.to(tl.bfloat16), mask=last[:, None])
+    tl.store(scales + group, byte.to(tl.uint8), mask=plain)
 
 
 @triton.jit
