@@ -29,10 +29,11 @@ def gate_kernel(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Choose TOP of EXPERTS for one row; each of GROUPS warps first chooses from LANES * DEPTH of them."""
-    begin(PDL)
     row = tl.program_id(0)
     first = tl.arange(0, GROUPS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     start = logits + row.to(tl.int64) * row_stride
+    # What needs no memory is computed before the wait.
+    begin(PDL)
     # All loads come before the first score: they are under way together.
     experts, values, offsets = (), (), ()
     for block in tl.static_range(DEPTH):
