@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import topk
+from dspark_ops_triton import topk, topk_guess
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -31,6 +31,20 @@ def test_a_choice_of_512_keeps_its_keys_in_registers(arch: str) -> None:
     assert kernel.spilled == 0
     assert kernel.registers <= 128
     assert kernel.shared <= 1024
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_choice_of_512_that_begins_with_a_guess_keeps_its_keys_in_registers(arch: str) -> None:
+    tiles = topk.TILES if arch.startswith("sm_") else topk.AMD_TILES
+    pointers = dict.fromkeys(("lengths", "counts", "guesses", "ids"), "*i32")
+    sizes = dict.fromkeys(("width", "score_stride", "splits", "top_k"), "i32")
+    signature = {**pointers, **sizes, "scores": "*fp32", "candidates": "*i64", "best": "*i64"}
+    first, last = topk.guess_constants(tiles, 512, True)
+    for function, constants in ((topk_guess.reach_kernel, first), (topk_guess.choose_kernel, last)):
+        kernel = compile_kernel(function, arch, signature, constants, topk.launch_options(tiles))
+        assert kernel.spilled == 0
+        assert kernel.registers <= 128
+        assert kernel.shared <= 4096
 
 
 @pytest.mark.parametrize("arch", TIGHT)

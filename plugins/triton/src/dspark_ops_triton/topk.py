@@ -1,4 +1,7 @@
-"""Portable ``topk_rows``: programs keep the best of their columns, and those of a further launch the best of these."""
+"""Portable ``topk_rows``: programs keep the best of their columns, and those of a further launch the best of these.
+
+Rows of usual widths are served by `topk_guess` instead, which keeps fewer.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,21 @@ from torch import Tensor
 from dspark_ops_triton.blocks.dependent import begin, has_pdl, pdl_option
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.blocks.selecting import HIDDEN, score_key, selected_places, threshold_of
+from dspark_ops_triton.topk_guess import (
+    COLUMNS_PER_CHOICE,
+    LANES_PER_CHOICE,
+    MOST_LANES,
+    SAMPLE,
+    choose_after_a_guess,
+    guess_constants,
+    others_of,
+    slots_of,
+)
 
 #: Widest row: its programs are the grid's second dimension, which has 16 bits.
 MOST_COLUMNS = 2**27
 #: Most columns chosen: a program's columns must be at least twice as many, or nothing is gained by dividing a row.
 MOST_CHOSEN = 2048
-#: Chosen columns that each is ranked against at a time, and comparisons at a time.
-OTHERS = 16
-COMPARISONS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +43,19 @@ class Tiles:
         merged: candidates that a program of a later launch holds, a power of two from twice `MOST_CHOSEN` on.
         warps: warps (waves on AMD) of a program.
         pdl: the kernel is set up while the one before it runs.
+        sample: scores of a row that tell which are worth keeping, a power of two up to 1024.
     """
 
     block: int
     merged: int
     warps: int
     pdl: bool = False
+    sample: int = SAMPLE
+
+    def guesses(self, width: int, top_k: int) -> bool:
+        """Return whether so many choices of rows so wide begin with a guess."""
+        lanes = LANES_PER_CHOICE * slots_of(top_k)
+        return self.sample <= lanes <= MOST_LANES and self.block < width <= COLUMNS_PER_CHOICE * top_k
 
 
 #: Of 4 to 32 warps, and 2048 to 8192 columns, the fastest on an H200 for 1, 6 and 64 rows of 32768: what a program
@@ -139,9 +156,11 @@ def select_kernel(
 class TopkRows:
     """``topk_rows`` with memory for candidates.
 
-    Launches: 1 for up to ``block`` columns, 2 for up to ``block * (merged // slots)``, more behind.
+    Launches: 1 for up to ``block`` columns, 2 for up to `COLUMNS_PER_CHOICE` per choice if there are 256 to 512
+    choices; else 2 for up to ``block * (merged // slots)`` columns, more behind.
 
-    Bytes moved: the visible scores once, 4 per choice, 16 per program and choice through scratch memory.
+    Bytes moved: the visible scores once, 4 per choice, 16 per candidate through scratch memory: some twice as many as
+    choices after a guess, else as many as choices per program.
     """
 
     __slots__ = ("_many_tiles", "_scratch", "_tiles")
@@ -184,6 +203,10 @@ class TopkRows:
         if not rows:
             return ids
         tiles = self.tiles_for(top_k)
+        if tiles.guesses(width, top_k):
+            constants = guess_constants(tiles, top_k, order == "score")
+            choose_after_a_guess(constants, launch_options(tiles), self._scratch, scores, lengths, ids)
+            return ids
         levels = split_counts(tiles, width, top_k)
         words = [2 * rows * splits * slots_of(top_k) for splits in levels]
         # a program reads whole tiles of candidates, and what lies behind them counts for nothing
@@ -211,16 +234,11 @@ def split_counts(tiles: Tiles, width: int, top_k: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def slots_of(top_k: int) -> int:
-    """Return the places of one program's candidates."""
-    return max(16, triton.next_power_of_2(top_k))
-
-
 def launch_constants(tiles: Tiles, top_k: int, first: bool, last: bool, ranked: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     slots = slots_of(top_k)
     return {
-        "BLOCK": tiles.block if first else tiles.merged, "SLOTS": slots, "OTHERS": min(OTHERS, COMPARISONS // slots),
+        "BLOCK": tiles.block if first else tiles.merged, "SLOTS": slots, "OTHERS": others_of(slots),
         "FIRST": first, "LAST": last, "RANKED": ranked and last, "PDL": tiles.pdl,
     }  # fmt: skip
 
@@ -250,8 +268,9 @@ def prepare_topk_rows(device: Any, site: Any, rows: Sequence[int]) -> TopkRows:
         top_k = site.options["top_k"]
         lengths = torch.ones(1, dtype=torch.int32, device=target)
         tiles = bound.tiles_for(top_k)
-        # a row that one launch serves, and one that needs three: each has builds of its own
-        for width in (64, tiles.block * (tiles.merged // slots_of(top_k) + 1)):
+        # rows that one launch serves, that begin with a guess, and that need three: each has builds of its own
+        apart = tiles.block * (tiles.merged // slots_of(top_k) + 1)
+        for width in (64, tiles.block + 1, max(apart, COLUMNS_PER_CHOICE * top_k + 1)):
             scores = torch.zeros(1, width, device=target)
             for order in ("position", "score"):
                 bound(scores, lengths, top_k, order)
@@ -259,6 +278,6 @@ def prepare_topk_rows(device: Any, site: Any, rows: Sequence[int]) -> TopkRows:
 
 
 __all__ = [
-    "AMD_TILES", "MOST_CHOSEN", "TILES", "Tiles", "TopkRows", "launch_constants", "launch_options", "prepare_topk_rows",
-    "select_kernel", "split_counts", "topk_rows",
+    "AMD_TILES", "MOST_CHOSEN", "TILES", "Tiles", "TopkRows", "guess_constants", "launch_constants", "launch_options",
+    "prepare_topk_rows", "select_kernel", "split_counts", "topk_rows",
 ]  # fmt: skip

@@ -72,6 +72,52 @@ def test_every_way_to_cut_a_row_gives_the_same_columns(order: str, launches: lis
             assert launches == ["select_kernel"] * count
 
 
+#: Wide enough for a guess from 16 choices on.
+GUESSES = topk.Tiles(128, 64, 1, sample=64)
+
+
+def _rows_to_guess_about() -> Iterator[tuple[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    random = torch.randn(4, 900, generator=generator)
+    special = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1e-45, -3.0])
+    yield "distinct scores", random
+    yield "the best ones side by side", random.sort(dim=1, descending=True).values
+    yield "some ties", (random * 8).round()
+    yield "ties alone", torch.ones(4, 900)
+    yield "infinities and NaN", special[torch.randint(7, (4, 900), generator=generator)]
+    yield "NaN alone", torch.full((4, 900), NAN)
+    yield "minus infinity alone", torch.full((4, 900), -INF)
+
+
+@pytest.mark.parametrize("order", ["position", "score"])
+def test_a_choice_that_begins_with_a_guess_is_the_same(order: str, launches: list[str]) -> None:
+    lengths = torch.tensor([900, 333, 64, 5], dtype=torch.int32)
+    for kind, scores in _rows_to_guess_about():
+        launches.clear()
+        got = _bound(GUESSES)(scores, lengths, 16, order)
+        assert torch.equal(got, contracts.get("topk_rows").reference(scores, lengths, 16, order)), kind
+        assert launches == ["reach_kernel", "choose_kernel"]
+
+
+def test_a_sample_that_deceives_changes_nothing() -> None:
+    # all scores that the sample sees are low, then all are high
+    number = torch.arange(64)
+    seen = number * 14 + (number * 40503 & 0xFFFF) % 14
+    scores = torch.randn(2, 900, generator=torch.Generator().manual_seed(2))
+    scores[0, seen], scores[1, seen] = -9.0, 9.0
+    lengths = torch.tensor([900, 900], dtype=torch.int32)
+    for order in ("position", "score"):
+        wanted = contracts.get("topk_rows").reference(scores, lengths, 16, order)
+        assert torch.equal(_bound(GUESSES)(scores, lengths, 16, order), wanted)
+
+
+def test_a_choice_of_512_of_up_to_32768_columns_begins_with_a_guess() -> None:
+    tiles = topk.TopkRows(topk.TILES, topk.MANY_TILES).tiles_for(512)
+    assert [tiles.guesses(width, 512) for width in (4096, 4097, 32768, 32769)] == [False, True, True, False]
+    assert not tiles.guesses(8192, 128)
+    assert not tiles.guesses(8192, 513)
+
+
 def test_many_choices_are_cut_so_that_each_launch_leaves_a_quarter_to_the_next() -> None:
     tiles = topk.TopkRows(topk.TILES, topk.MANY_TILES).tiles_for(topk.MOST_CHOSEN)
     assert topk.split_counts(tiles, 32768, topk.MOST_CHOSEN) == (4, 1)
