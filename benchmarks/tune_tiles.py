@@ -175,7 +175,7 @@ GROUPS = {
     ),
     "rope_wo_a": Group(
         {"rope_wo_a": projection, "rope_wo_a_mxfp8": lambda tiles: projection(tiles, "mxfp8")}, rope_wo_a.TILES[0],
-        changes(rope_wo_a.TILES[0], {"lanes": 512}, {"lanes": 128}, {"warps": 2}), ("K", "G", "R"),
+        changes(rope_wo_a.TILES[0], {"stages": 3}, {"stages": 5}), ("K", "G", "R"),
     ),
     "index_scores": Group(
         {"index_scores": bound(index_scores._index_scores, index_scores.index_scores)}, index_scores.TILES,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import attention, kv_store, rope, rope_wo_a
-from dspark_ops_triton.blocks import head_slabs, sparse_decode, sparse_whole, turned_copy
+from dspark_ops_triton import attention, kv_store, rope
+from dspark_ops_triton.blocks import sparse_decode, sparse_whole, turned_copy
 from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
@@ -133,25 +133,3 @@ def test_the_merge_of_the_decode_is_small(arch: str) -> None:
     assert kernel.spilled == 0
     assert kernel.registers <= 96
     assert kernel.shared <= 4096
-
-
-@pytest.mark.parametrize(("arch", "tokens"), _with_variants(6, 64))
-def test_the_projection_sums_by_one_instruction_at_every_number_of_tokens(arch: str, tokens: int) -> None:
-    amd = arch.startswith("gfx")
-    tiles = replace(head_slabs.tiles_of(rope_wo_a.table_of(amd), tokens), pdl=not amd)
-    pointers = {"o": "*bf16", "weight": "*bf16", "y": "*bf16", "q": "*bf16", "scales": "*u8", "freqs": "*fp32"}
-    pointers |= {"positions": "*i64", "parts": "*fp32", "state": "*i64"}
-    signature = {**pointers, **dict.fromkeys(("tokens", "o_row", "o_group"), "i32")}
-    kernel = compile_kernel(
-        head_slabs.head_slab_kernel, arch, signature,
-        head_slabs.launch_constants(tiles, 4096, 512, 64, 8, 1024, 2048, False),
-        head_slabs.launch_options(tiles), ("o", "weight", "y", "q", "scales", "parts", "state"),
-    )  # fmt: skip
-    assert kernel.spilled == 0
-    assert kernel.registers <= 192
-    assert kernel.shared <= 65536
-    # The same shape for every tile: the order in which products of K are added does not depend on the tokens.
-    assert kernel.count(MATRIX[arch[:2]]) == kernel.count(r"\bHMMA|\bHGMMA|\bUTC\w*MMA|\bv_mfma") > 0
-    if not amd:
-        wait = kernel.machine_code.index("ACQBULK")
-        assert len(re.findall(WIDE_LOAD["sm"], kernel.machine_code[:wait])) >= 8, "the weight, before the wait"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import activation_grid, index_query, mhc_post_grid, rope_wo_a
-from dspark_ops_triton.blocks import head_slabs, post_combine, stream_grid, swiglu
+from dspark_ops_triton import activation_grid, index_query, mhc_post_grid
 from dspark_ops_triton.blocks import index_query as packing
+from dspark_ops_triton.blocks import post_combine, stream_grid, swiglu
 from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
@@ -20,7 +20,6 @@ WIDE_LOAD = {"sm": r"\bLDG\.E\.(ENL2\.256|128)", "gf": r"\b(global|buffer)_load_
 #: Four 16-bit values of a thread on NVIDIA, eight on AMD.
 SHARE_LOAD = {"sm": r"\bLDG\.E\.64", "gf": r"\b(global|buffer)_load_dwordx4"}
 SHARE_STORE = {"sm": r"\bSTG\.E\.64", "gf": r"\b(global|buffer)_store_dwordx4"}
-MATRIX = {"sm": r"\bHMMA\.16816\.F32\.BF16", "gf": r"\bv_mfma_f32_16x16x\d+_bf16"}
 BARRIER = r"\b(BAR\.SYNC|s_barrier)"
 
 
@@ -94,24 +93,3 @@ def test_queries_are_read_and_packed_4_lanes_at_a_time_or_8_on_amd(arch: str, we
     assert kernel.count(r"\bSTG\.E\.U16 |\b(global|buffer)_store_dword ") >= 1, "four codes at once, or eight"
     if arch.startswith("sm_"):
         assert _fused(kernel) == 0, "no product is fused into a sum"
-
-
-#: Tokens and columns of a group of the weight; V4.1 has 1024 on one of four ranks.
-@pytest.mark.parametrize(("arch", "size"), _with_variants((6, 1024), (64, 1024), (6, 16), (64, 16)))
-def test_the_quantised_projection_sums_by_one_instruction_at_every_number_of_tokens(
-    arch: str, size: tuple[int, int]
-) -> None:
-    amd = arch.startswith("gfx")
-    tiles = replace(head_slabs.tiles_of(rope_wo_a.table_of(amd), size[0]), pdl=not amd)
-    pointers = {"o": "*bf16", "weight": "*bf16", "y": "*bf16", "q": "*u8", "scales": "*u8", "freqs": "*fp32"}
-    pointers |= {"positions": "*i64", "parts": "*fp32", "state": "*i64"}
-    kernel = compile_kernel(
-        head_slabs.head_slab_kernel, arch, {**pointers, **dict.fromkeys(("tokens", "o_row", "o_group"), "i32")},
-        head_slabs.launch_constants(tiles, 4096, 512, 64, 8, size[1], 2048, True),
-        head_slabs.launch_options(tiles), ("o", "weight", "y", "q", "scales", "parts", "state"),
-    )  # fmt: skip
-    assert kernel.spilled == 0
-    assert kernel.registers <= 248
-    assert kernel.shared <= 65536
-    # The same shape for every tile: the order in which products of K are added does not depend on the tokens.
-    assert kernel.count(MATRIX[arch[:2]]) == kernel.count(r"\bHMMA|\bHGMMA|\bUTC\w*MMA|\bv_mfma") > 0

@@ -150,8 +150,9 @@ _ROPE_WO_A = Kernel(
     traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch per 256 tokens: 256 lanes by 32 columns to a program, the last one of a tile adds up in order; the "
-    "weight once per 32 tokens, read before the wait (PDL): the kernel just before must not write it; 64-bit offsets",
+    note="1 launch per 256 tokens: 32 columns to a program; on Hopper and Blackwell all of K, an eighth to a warp; "
+    "elsewhere 256 lanes, and the last program of a tile adds up; the weight once per 8 to 32 tokens, some or all "
+    "of it read before the wait (PDL): the kernel just before must not write it; 64-bit offsets",
 )
 
 KERNELS = (_Q_ROPE_STORE, _ROPE_TAIL_COPY, _K_NORM_ROPE_STORE, _SPARSE_MLA_DECODE, _ROPE_WO_A)

@@ -14,8 +14,11 @@ from dspark_ops.binding.targets import resolve
 from dspark_ops.conformance.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts.rope import rope_table
+from dspark_ops_triton import rope_wo_a
 from dspark_ops_triton.attention import TILES, SparseDecode, sparse_mla_decode
+from dspark_ops_triton.blocks.arrival import ArrivalState
 from dspark_ops_triton.blocks.scratch import ScratchMemory
+from dspark_ops_triton.blocks.slab_projection import HeadSlabs
 from dspark_ops_triton.kernels_attention import KERNELS
 
 OPERATORS = {kernel.op: kernel for kernel in KERNELS}
@@ -24,7 +27,7 @@ LAUNCHES = {
     "rope_tail_copy": ["turned_copy_kernel"],
     "k_norm_rope_store": ["norm_rope_store_kernel"],
     "sparse_mla_decode": ["whole_part_kernel", "merge_kernel"],
-    "rope_wo_a": ["head_slab_kernel"],
+    "rope_wo_a": ["head_slice_kernel"],
 }
 
 
@@ -153,6 +156,31 @@ def test_many_parts_of_both_caches_are_merged() -> None:
     wanted, wanted_lse = contract.reference(**given)
     assert (out.float() - wanted.float()).norm() <= 1e-2 * wanted.float().norm()
     assert (lse - wanted_lse).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("table", [rope_wo_a.SMALL_TILES, rope_wo_a.AMD_TILES], ids=["small", "amd"])
+def test_the_projection_by_slabs_passes_every_case(table: tuple[Any, ...]) -> None:
+    bound = HeadSlabs(table, ArrivalState(0, torch.device("cpu")))
+    assert check_numbers(contracts.get("rope_wo_a"), bound.plain) == []
+    assert check_numbers(contracts.get("rope_wo_a_mxfp8"), bound.mxfp8, seed=1) == []
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "rope"), [(3, 64, 64), (1, 512, 64), (5, 16, 16), (6, 128, 30), (24, 32, 6)]
+)
+def test_slices_of_the_projection_may_end_inside_a_head(heads: int, head_dim: int, rope: int) -> None:
+    contract, generator = contracts.get("rope_wo_a"), torch.Generator().manual_seed(6)
+    o = torch.randn(3, 2, heads * head_dim, generator=generator).bfloat16()
+    weight = (0.05 * torch.randn(2, 24, heads * head_dim, generator=generator)).bfloat16()
+    positions = torch.randint(0, 64, (3,), generator=generator)
+    given = {"o": o, "weight": weight, "freqs": rope_table(rope, 64, 10000.0), "positions": positions}
+    got = _function("rope_wo_a")(**given, head_dim=head_dim).float()
+    wanted = contract.reference(**given, head_dim=head_dim).float()
+    assert (got - wanted).norm() <= 3e-3 * wanted.norm()
+
+
+def test_warps_and_slices_of_the_projection_are_the_same_for_every_number_of_tokens() -> None:
+    assert len({(line.warps, line.slices) for line in rope_wo_a.TILES}) == 1
 
 
 @pytest.mark.parametrize("tokens", [1, 18, 33, 65])

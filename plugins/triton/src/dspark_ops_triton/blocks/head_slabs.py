@@ -52,6 +52,11 @@ class Tiles:
     instruction: int = 0
     pdl: bool = False
 
+    @property
+    def most(self) -> int:
+        """Tokens of a call that is cut so: a program takes all."""
+        return self.tokens
+
 
 @triton.jit
 def turned_back(
@@ -169,9 +174,9 @@ def slab_of(tiles: Tiles, lanes: int) -> int:
     return math.gcd(lanes, tiles.lanes)
 
 
-def tiles_of(table: Sequence[Tiles], tokens: int) -> Tiles:
-    """Return how the product is cut for a number of tokens."""
-    return next((tiles for tiles in table if tokens <= tiles.tokens), table[-1])
+def tiles_of(table: Sequence[Any], tokens: int) -> Any:
+    """Return how the product is cut for a number of tokens: the first line for at least as many, or the last one."""
+    return next((tiles for tiles in table if tokens <= tiles.most), table[-1])
 
 
 def launch_constants(

@@ -1,4 +1,4 @@
-"""The output projection by slabs of heads, bound to a device: its arguments, its launches and where programs meet."""
+"""The output projection bound to a device: its arguments, its launches and, by slabs, where programs meet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from dspark_ops_triton.blocks import head_slices
 from dspark_ops_triton.blocks.alignment import common_stride_unit
 from dspark_ops_triton.blocks.arrival import ArrivalState
 from dspark_ops_triton.blocks.head_slabs import (
@@ -21,6 +22,7 @@ from dspark_ops_triton.blocks.head_slabs import (
     slab_of,
     tiles_of,
 )
+from dspark_ops_triton.blocks.head_slices import Slices, head_slice_kernel
 from dspark_ops_triton.blocks.mxfp8 import TILE_GROUPS, scale_rows
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 
@@ -31,19 +33,20 @@ MOST_TOKENS = 256
 class HeadSlabs:
     """The projection bound to one device: one launch per call of up to 256 tokens, safe to capture, on any streams.
 
-    The programs of a tile meet at memory that this object owns: keep it alive as long as graphs that captured it.
+    Where it is cut by slabs, the programs of a tile meet at memory that this object owns: keep it alive as long as
+    graphs that captured it.
 
     Args:
         table: how the product is cut, by rising numbers of tokens; the last one serves all larger numbers, too.
-        arrivals: words for the meetings.
+        arrivals: words for the meetings of slabs.
 
-    Bytes moved: the weight once per 32 tokens, from cache but for the first; ``2*T*G*K`` of attention output per 32
-    columns, mostly from cache; 8 per result and slab of lanes through scratch memory, which stays in the cache.
+    Bytes moved: the weight once per tile of tokens, from cache but for the first; ``2*T*G*K`` of attention output per
+    32 columns, mostly from cache; by slabs, 8 per result and slab through scratch memory, which stays in the cache.
     """
 
     __slots__ = ("_arrivals", "_scratch", "_table")
 
-    def __init__(self, table: Sequence[Tiles], arrivals: ArrivalState) -> None:
+    def __init__(self, table: Sequence[Tiles | Slices], arrivals: ArrivalState) -> None:
         self._table = tuple(table)
         self._arrivals = arrivals
         self._scratch = ScratchMemory()
@@ -112,24 +115,31 @@ class HeadSlabs:
         lanes, head_dim, rope, rank, width, mx = sizes
         tokens, unit = o.shape[0], common_stride_unit(o)
         cut = tiles_of(self._table, tokens)
-        slabs, blocks = lanes // slab_of(cut, lanes), triton.cdiv(tokens, cut.tokens)
-        met = blocks * triton.cdiv(width, COLUMNS)
-        head_slab_kernel[(met // blocks, slabs, blocks)](
-            o, weight, y, q, scales, freqs, positions,
-            self._scratch.take(met * slabs * cut.tokens * COLUMNS, o), self._arrivals.take(met, o),
-            tokens, o.stride(0) // unit, o.stride(1) // unit,
-            **launch_constants(cut, lanes, head_dim, rope, unit, rank, width, mx),
-            **launch_options(cut),
+        blocks, tiles = triton.cdiv(tokens, cut.tokens), triton.cdiv(width, COLUMNS)
+        given, strides = (o, weight, y, q, scales, freqs, positions), (o.stride(0) // unit, o.stride(1) // unit)
+        shape = lanes, head_dim, rope, unit, rank, width, mx
+        if isinstance(cut, Slices):
+            head_slice_kernel[(tiles, 1, blocks)](
+                *given, tokens, *strides, **head_slices.launch_constants(cut, *shape), **head_slices.launch_options(cut)
+            )
+            return
+        slabs, met = lanes // slab_of(cut, lanes), blocks * tiles
+        head_slab_kernel[(tiles, slabs, blocks)](
+            *given, self._scratch.take(met * slabs * cut.tokens * COLUMNS, o), self._arrivals.take(met, o),
+            tokens, *strides, **launch_constants(cut, *shape), **launch_options(cut),
         )  # fmt: skip
 
 
-def meetings(table: Sequence[Tiles], width: int, rows: Sequence[int]) -> int:
-    """Return how many meetings a call of one of `rows` tokens has at most, for `width` columns."""
-    blocks = (triton.cdiv(min(count, MOST_TOKENS), tiles_of(table, count).tokens) for count in rows)
-    return triton.cdiv(width, COLUMNS) * max(blocks, default=1)
+def meetings(table: Sequence[Tiles | Slices], width: int, rows: Sequence[int]) -> int:
+    """Return how many meetings a call of one of `rows` tokens has at most, for `width` columns: 0 without slabs."""
+    cuts = ((min(count, MOST_TOKENS), tiles_of(table, count)) for count in rows)
+    blocks = (triton.cdiv(count, cut.tokens) for count, cut in cuts if isinstance(cut, Tiles))
+    return triton.cdiv(width, COLUMNS) * max(blocks, default=0)
 
 
-def compile_head_slabs(call: Callable[..., Any], table: Sequence[Tiles], site: Any, rows: Sequence[int]) -> None:
+def compile_head_slabs(
+    call: Callable[..., Any], table: Sequence[Tiles | Slices], site: Any, rows: Sequence[int]
+) -> None:
     """Call the operator, cut as the table says, once per build that a site needs.
 
     They are for the tiles of the site's row counts and positions of both dtypes. Outputs of attention that do not begin
@@ -138,7 +148,7 @@ def compile_head_slabs(call: Callable[..., Any], table: Sequence[Tiles], site: A
     axes = site.axes
     weight = torch.zeros(axes["G"], axes["R"], axes["K"], dtype=torch.bfloat16, device="cuda")
     freqs = torch.zeros(1, axes["P"], device="cuda")
-    for count in sorted({tiles_of(table, count).tokens for count in rows if count}):
+    for count in {tiles_of(table, count): count for count in rows if count}.values():
         o = torch.zeros(count, axes["G"], axes["K"], dtype=torch.bfloat16, device="cuda")
         positions = torch.zeros(count, dtype=torch.int64, device="cuda")
         for typed in (positions, positions.int()):
