@@ -120,3 +120,11 @@ def test_rows_of_several_tiles_to_a_program_are_not_launched_early() -> None:
     tiles = Tiles(block=2048, warps=8, programs_per_unit=4, pdl=True)
     assert tiles.at(64, 129280).pdl
     assert not tiles.at(8, 129280).pdl
+
+
+def test_a_launch_of_few_programs_with_few_tiles_each_is_early_again() -> None:
+    tiles = Tiles(block=2048, warps=8, programs_per_unit=4, pdl=True, early_per_unit=2)
+    cuts = [tiles.cut(rows, 129280, 132) for rows in (1, 6, 24, 32, 48)]
+    assert [(cut.pdl, splits) for cut, splits in cuts] == [(True, 64), (True, 44), (True, 11), (True, 8), (False, 11)]
+    late = Tiles(block=2048, warps=8, programs_per_unit=4, early_per_unit=2)
+    assert late.cut(6, 129280, 132) == (late, 64)

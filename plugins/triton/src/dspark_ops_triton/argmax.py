@@ -10,8 +10,9 @@ import torch
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, prepare_row_argmax, row_argmax_once
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
-#: The fastest on an H200 of blocks of 1024 to 8192 with 4 to 16 warps, for 1 and 6 rows of 129280.
-TILES = Tiles(block=2048, warps=8, programs_per_unit=4)
+#: The fastest on an H200 of blocks of 1024 to 8192 with 4 to 16 warps, for 1 to 64 rows of 129280. Two programs per
+#: unit that are set up early beat four that are not, up to 32 rows, and four early ones at any number.
+TILES = Tiles(block=2048, warps=8, programs_per_unit=4, early_per_unit=2)
 #: The same tile for the 64 lanes of an AMD wave, so that a lane still loads 16 bytes at a time at 16 bits per value.
 AMD_TILES = Tiles(block=2048, warps=4, programs_per_unit=4)
 

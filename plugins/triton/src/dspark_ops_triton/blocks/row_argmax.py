@@ -19,6 +19,8 @@ from dspark_ops_triton.blocks.row_best import best_of_tiles
 STATE_WORDS = tl.constexpr(WORDS)
 #: Widest row: a tile that begins below it ends below 2**31, where columns leave int32 and the packed pair.
 COLUMN_LIMIT = 2**30
+#: Tiles of a program at most where a kernel of few programs is set up early.
+EARLY_TILES = 8
 
 
 @triton.jit(do_not_specialize=["row_stride"])
@@ -55,12 +57,24 @@ class Tiles:
             the device is filled.
         pdl: the kernel is set up while the one before it runs, unless a program has several tiles: then programs that
             wait for their turn only crowd those that work.
+        early_per_unit: programs per unit of a kernel that is set up early after all, because they are few and none has
+            more than `EARLY_TILES` tiles; 0: there is none.
     """
 
     block: int
     warps: int
     programs_per_unit: int
     pdl: bool = False
+    early_per_unit: int = 0
+
+    def cut(self, rows: int, columns: int, units: int) -> tuple[Tiles, int]:
+        """Return how a launch is cut, and over how many programs each of its rows is spread."""
+        if self.pdl and self.early_per_unit:
+            splits = replace(self, programs_per_unit=self.early_per_unit).splits(rows, columns, units)
+            if splits * self.block * EARLY_TILES >= columns:
+                return self, splits
+        splits = self.splits(rows, columns, units)
+        return self.at(splits, columns), splits
 
     def at(self, splits: int, columns: int) -> Tiles:
         """Return these tiles without `pdl` where rows of `splits` programs leave more than a tile to each."""
@@ -109,10 +123,9 @@ class RowArgmax:
         out = torch.empty(rows, dtype=torch.int64, device=x.device)
         if rows == 0:
             return out
-        splits = self._tiles.splits(rows, columns, self._units)
+        tiles, splits = self._tiles.cut(rows, columns, self._units)
         state = out if splits == 1 else self._arrivals.take(rows, x)
         unit = stride_unit(x)
-        tiles = self._tiles.at(splits, columns)
         row_argmax_kernel[(rows, splits)](
             x, out, state, row_stride // unit, **launch_constants(tiles, columns, unit), **launch_options(tiles),
         )  # fmt: skip
