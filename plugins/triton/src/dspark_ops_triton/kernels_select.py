@@ -27,7 +27,7 @@ _LOCAL_ARGMAX = Kernel(
         axis("R").at_most(2**31 - 1),
     ],
     rank=RankClass.PORTABLE,
-    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest"),
+    traits=Traits(graph_safe=True, batch_invariant=True, nan="first", ties="lowest", pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
     note="1 launch; reads the valid logits once, 16 bytes per row out; 64-bit offsets",

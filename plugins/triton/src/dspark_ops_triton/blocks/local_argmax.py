@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
 from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
+from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.ordering import last_to_arrive, packed_column
 from dspark_ops_triton.blocks.row_argmax import COLUMN_LIMIT, Tiles, unit_count
 from dspark_ops_triton.blocks.row_best import best_of_tiles
@@ -37,8 +39,12 @@ def store_pair(out, row, rows, pair, columns, offset):
 
 
 @triton.jit(do_not_specialize=["rows", "row_stride", "columns", "offset"])
-def local_kernel(logits, out, state, rows, row_stride, columns, offset, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr):
+def local_kernel(
+    logits, out, state, rows, row_stride, columns, offset,
+    BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """Reduce tiles ``split, split + splits, ...`` of one row; the row's last program to finish writes its pair."""
+    begin(PDL)
     row = tl.program_id(0)
     split = tl.program_id(1)
     splits = tl.num_programs(1)
@@ -94,24 +100,24 @@ class LocalArgmax:
         if rows == 0:
             return out
         count = columns if valid_cols < 0 else valid_cols
-        splits = self._tiles.splits(rows, max(count, 1), self._units)
+        tiles, splits = self._tiles.cut(rows, max(count, 1), self._units)
         state = out if splits == 1 else self._arrivals.take(rows, logits)
         unit = stride_unit(logits)
         local_kernel[(rows, splits)](
             logits, out, state, rows, logits.stride(0) // unit, count, rank * columns,
-            **launch_constants(self._tiles, unit), **launch_options(self._tiles),
+            **launch_constants(tiles, unit), **launch_options(tiles),
         )  # fmt: skip
         return out
 
 
 def launch_constants(tiles: Tiles, stride_unit: int) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"BLOCK": tiles.block, "STRIDE_UNIT": stride_unit}
+    return {"BLOCK": tiles.block, "STRIDE_UNIT": stride_unit, "PDL": tiles.pdl}
 
 
 def launch_options(tiles: Tiles) -> dict[str, Any]:
     """Return the compiler options of a launch."""
-    return {"num_warps": tiles.warps, "enable_fp_fusion": False}
+    return {"num_warps": tiles.warps, "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
 
 
 def local_argmax_once(tiles: Tiles, logits: Tensor, rank: int = 0, valid_cols: int = -1) -> Tensor:
@@ -129,7 +135,9 @@ def prepare_local_argmax(tiles: Tiles, device: Any, site: Any, rows: Sequence[in
         columns = site.axes["C"]
         width = triton.cdiv(columns, 16) * 16 + 16
         buffer = torch.zeros(2 * width + 2, dtype=getattr(torch, site.dtypes.get("logits", "float32")), device=target)
-        bound(buffer[: 2 * width].view(2, width)[:, :columns])
-        bound(buffer.view(2, width + 1)[:, :columns])
-        bound(buffer.view(2, width + 1)[:, 1 : columns + 1])
+        for choice in {tiles, replace(tiles, pdl=False)}:
+            once = LocalArgmax(choice, units, bound._arrivals)
+            once(buffer[: 2 * width].view(2, width)[:, :columns])
+            once(buffer.view(2, width + 1)[:, :columns])
+            once(buffer.view(2, width + 1)[:, 1 : columns + 1])
     return bound
