@@ -19,7 +19,7 @@ def test_finished_pages_do_not_spill(arch: str, chosen: int) -> None:
     signature = {
         **dict.fromkeys(("lengths", "page_table", "page_indices"), "*i32"), "scores": "*fp32",
         "indices": "*i64", "raw_indices": "*i64",
-        **dict.fromkeys(("rows", "width", "chosen", "columns", "page_size"), "i32"),
+        **dict.fromkeys(("rows", "width", "chosen", "columns", "page_count", "page_size"), "i32"),
         **{f"{name}_stride": "i32" for name in ("score", "index", "table", "page", "raw")},
     }  # fmt: skip
     cut = finish_pages.CUT

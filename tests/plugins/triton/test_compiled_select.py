@@ -6,10 +6,10 @@ import pytest
 
 from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import index_lengths, moe_sort
-from dspark_ops_triton.argmax import AMD_TILES, TILES
 from dspark_ops_triton.blocks import candidate_counts, local_argmax, route_sort
 from dspark_ops_triton.blocks.cutting import cut_options
 from dspark_ops_triton.kernels_base import INTERPRETED
+from dspark_ops_triton.vocab_parallel import AMD_TILES, TILES
 
 ARCHES = [name for name, _ in INTERPRETED]
 #: One of each vendor, for the widest shapes: those that have the fewest registers or the least memory to spare.
@@ -42,7 +42,7 @@ def test_lengths_and_slots_use_registers_only(arch: str) -> None:
     )  # fmt: skip
     signature = {
         "scores": "*fp32", "indices": "*i64", "page_table": "*i32", "page_indices": "*i32", "raw_indices": "*i64",
-        **dict.fromkeys(("width", "chosen", "page_size"), "i32"),
+        **dict.fromkeys(("width", "chosen", "pages", "page_size"), "i32"),
         **{f"{name}_stride": "i32" for name in ("score", "index", "table", "page", "raw")},
     }  # fmt: skip
     cut = index_lengths.PAGES_CUT

@@ -28,23 +28,28 @@ _STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_
 
 
 @triton.jit
-def counted_entries(scores, indices, lane, choices, visible, CHECKED: tl.constexpr):
-    """Return the choices of some lanes of a row, NONE for those that do not count."""
+def chosen_entries(indices, lane, choices, visible):
+    """Return the choices of some lanes of a row, NONE for those beyond what is visible."""
     choice = tl.load(indices + lane, mask=lane < choices, other=-1)
-    counts = (choice >= 0) & (choice < visible)
+    return tl.where((choice >= 0) & (choice < visible), choice, NONE).to(tl.int32)
+
+
+@triton.jit
+def counted_entries(scores, entry, CHECKED: tl.constexpr):
+    """Return entries as they are, NONE for those that do not count."""
     if CHECKED:
-        score = tl.load(scores + choice, mask=counts, other=float("-inf"))
-        counts = counts & (score > float("-inf"))
-    return tl.where(counts, choice, NONE).to(tl.int32)
+        score = tl.load(scores + entry, mask=entry < NONE, other=float("-inf"))
+        entry = tl.where(score > float("-inf"), entry, NONE)
+    return entry
 
 
 @triton.jit(
-    do_not_specialize=["rows", "width", "chosen", "columns", "page_size", *_STRIDES],
+    do_not_specialize=["rows", "width", "chosen", "columns", "page_count", "page_size", *_STRIDES],
     do_not_specialize_on_alignment=["scores", "indices", "lengths", "page_table", "page_indices", "raw_indices"],
 )
 def finish_kernel(
-    scores, indices, lengths, page_table, page_indices, raw_indices, rows, width, chosen, columns, page_size,
-    score_stride, index_stride, table_stride, page_stride, raw_stride,
+    scores, indices, lengths, page_table, page_indices, raw_indices, rows, width, chosen, columns, page_count,
+    page_size, score_stride, index_stride, table_stride, page_stride, raw_stride,
     SLOTS: tl.constexpr, OWN: tl.constexpr, OTHERS: tl.constexpr, CHECKED: tl.constexpr, RAW: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -60,18 +65,24 @@ def finish_kernel(
     scores += row * score_stride
     indices += row * index_stride
     lane = tl.program_id(1) * OWN + tl.arange(0, OWN)
-    entry = counted_entries(scores, indices, lane, choices, visible, CHECKED)
+    entry = chosen_entries(indices, lane, choices, visible)
+    # the table need not reach to a choice that does not count
+    page = tl.load(
+        page_table + row * table_stride + entry // page_size,
+        mask=(entry < NONE) & (entry // page_size < page_count), other=0,
+    )  # fmt: skip
+    entry = counted_entries(scores, entry, CHECKED)
     place = tl.zeros((OWN,), tl.int32)
     found = tl.sum(place, axis=0)
     for first in range(0, SLOTS, OTHERS):
         other = first + tl.arange(0, OTHERS)
-        theirs = counted_entries(scores, indices, other, choices, visible, CHECKED)
+        theirs = counted_entries(scores, chosen_entries(indices, other, choices, visible), CHECKED)
         found += tl.sum((theirs < NONE).to(tl.int32), axis=0)
+        # of equal entries those of lower lanes come first
+        limit = entry[None, :] + (other[:, None] < lane[None, :]).to(tl.int32)
         # the others along the first axis: most of their sum then stays within a thread
-        tied = (theirs[:, None] == entry[None, :]) & (other[:, None] < lane[None, :])
-        place += tl.sum(((theirs[:, None] < entry[None, :]) | tied).to(tl.int32), axis=0)
+        place += tl.sum((theirs[:, None] < limit).to(tl.int32), axis=0)
     counts = entry < NONE
-    page = tl.load(page_table + row * table_stride + entry // page_size, mask=counts, other=0)
     pages = page_indices + row * page_stride
     raws = raw_indices + row * raw_stride
     tl.store(pages + place, page * page_size + entry % page_size, mask=counts)
@@ -147,9 +158,9 @@ def _finish(
             indices = indices.clone()
         constants = launch_constants(cut, chosen, check_scores, raw_indices is not None)
         finish_kernel[(out_rows, constants["SLOTS"] // cut.items)](
-            scores, indices, lengths, page_table, page_indices, raw, rows, scores.shape[1], chosen, columns, page_size,
-            scores.stride(0), indices.stride(0), page_table.stride(0), page_indices.stride(0), raw.stride(0),
-            **constants, **cut_options(cut),
+            scores, indices, lengths, page_table, page_indices, raw, rows, scores.shape[1], chosen, columns,
+            page_table.shape[1], page_size, scores.stride(0), indices.stride(0), page_table.stride(0),
+            page_indices.stride(0), raw.stride(0), **constants, **cut_options(cut),
         )  # fmt: skip
 
 

@@ -17,21 +17,21 @@ from dspark_ops_triton.blocks.dependent import begin
 #: A row per thread.
 LENGTHS_CUT = Cut(items=64, warps=2)
 #: A choice per thread.
-PAGES_CUT = Cut(items=256, warps=8)
+PAGES_CUT = Cut(items=128, warps=4)
 
 _STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_stride"]
 
 
 @triton.jit(
-    do_not_specialize=["width", "chosen", "page_size", *_STRIDES],
+    do_not_specialize=["width", "chosen", "pages", "page_size", *_STRIDES],
     do_not_specialize_on_alignment=["scores", "indices", "page_table", "page_indices", "raw_indices"],
 )
 def pages_kernel(
-    scores, indices, page_table, page_indices, raw_indices, width, chosen, page_size,
+    scores, indices, page_table, page_indices, raw_indices, width, chosen, pages, page_size,
     score_stride, index_stride, table_stride, page_stride, raw_stride,
     RAW: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Write the slots of BLOCK choices of one row."""
+    """Write the slots of BLOCK choices of one row. Scores and pages are loaded side by side."""
     begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -39,9 +39,11 @@ def pages_kernel(
     choice = tl.load(indices + row * index_stride + lane, mask=live, other=-1)
     inside = live & (choice >= 0) & (choice < width)
     score = tl.load(scores + row * score_stride + choice, mask=inside, other=float("-inf"))
+    entry = tl.where(inside, choice, 0).to(tl.int32)
+    # the table need not reach to a choice that does not count
+    place = entry // page_size
+    page = tl.load(page_table + row * table_stride + place, mask=inside & (place < pages), other=0)
     counts = inside & (score > float("-inf"))
-    entry = tl.where(counts, choice, 0).to(tl.int32)
-    page = tl.load(page_table + row * table_stride + entry // page_size, mask=counts, other=0)
     slot = page * page_size + entry % page_size
     tl.store(page_indices + row * page_stride + lane, tl.where(counts, slot, -1), mask=live)
     if RAW:
@@ -113,7 +115,7 @@ def _filter(
     if rows and chosen:
         raw = indices if raw_indices is None else raw_indices
         pages_kernel[(rows, triton.cdiv(chosen, cut.items))](
-            scores, indices, page_table, page_indices, raw, scores.shape[1], chosen, page_size,
+            scores, indices, page_table, page_indices, raw, scores.shape[1], chosen, page_table.shape[1], page_size,
             scores.stride(0), indices.stride(0), page_table.stride(0), page_indices.stride(0), raw.stride(0),
             **page_constants(cut, raw_indices is not None), **cut_options(cut),
         )  # fmt: skip
