@@ -190,11 +190,11 @@ GROUPS = {
         ("H",),
     ),
     "main_projection": Group(
-        {"main_projection": lambda tiles: GridProduct(of_lines(main_projection.TILES, tiles))},
-        main_projection.TILES[0],
+        {"main_projection": lambda tiles: GridProduct(of_lines(main_projection.HOPPER_TILES, tiles))},
+        main_projection.HOPPER_TILES[0],
         changes(
-            main_projection.TILES[0], {"splits": 8}, {"depth": 256, "stages": 3}, {"splits": 6}, {"warps": 2},
-            {"depth": 256, "stages": 3, "warps": 8},
+            main_projection.HOPPER_TILES[0], {"splits": 8}, {"splits": 5}, {"depth": 64}, {"columns": 128, "depth": 64},
+            {"columns": 128, "stages": 3},
         ), ("N", "K"),
     ),
 }  # fmt: skip

@@ -10,6 +10,7 @@ from dspark_ops.conformance.compiled import compile_kernel
 from dspark_ops_triton import paged_logits as portable_logits
 from dspark_ops_triton.blocks import grid_product, paged_logits
 from dspark_ops_triton.blocks.tile_table import entry, read_table
+from dspark_ops_triton.blocks.word_product import word_parts_kernel
 from dspark_ops_triton.kernels_base import INTERPRETED
 from dspark_ops_triton.main_projection import TILES, tiles_of
 
@@ -23,20 +24,24 @@ SIZES = {"N": 5120, "K": 15360}
 
 @pytest.mark.parametrize(("arch", "line"), LINES)
 def test_a_part_of_the_projection_sums_by_one_instruction_at_every_number_of_rows(arch: str, line: int) -> None:
-    tiles = replace(tiles_of(arch)[line], **entry(read_table(), arch, "main_projection", SIZES))
+    tiles = replace(tiles_of(arch)[line], **entry(read_table(), arch, "main_projection", SIZES), pdl=arch == "sm_90")
     signature = {
         "x": "*bf16", "weight": "*u8", "scales": "*u8", "parts": "*fp32", "rows": "i32", "columns": "i32",
     }  # fmt: skip
     kernel = compile_kernel(
-        grid_product.value_parts_kernel, arch, signature, grid_product.part_constants(tiles, 15360),
-        grid_product.part_options(tiles), ("x", "weight", "scales", "parts"),
+        word_parts_kernel if tiles.words else grid_product.value_parts_kernel, arch, signature,
+        grid_product.part_constants(tiles, 15360), grid_product.part_options(tiles), ("x", "weight", "scales", "parts"),
     )  # fmt: skip
     assert kernel.spilled == 0
     assert kernel.registers <= 192
-    assert kernel.shared <= 49152
-    assert kernel.count(MATRIX[arch[:2]]) == kernel.count(ANY_MATRIX) > 0
+    assert kernel.shared <= (73728 if tiles.words else 49152)
+    matrix = r"\bHGMMA\.64x\d+x16\.F32\.BF16" if tiles.words else MATRIX[arch[:2]]
+    assert kernel.count(matrix) == kernel.count(ANY_MATRIX) > 0
     if arch.startswith("sm_"):
         assert kernel.count(r"\bLDGSTS\.E\..*128") >= 2 * TILES[line].stages, "codes and rows come 16 bytes at a time"
+    if tiles.words:
+        assert kernel.count(r"F2F") == 0, "no conversion per value"
+        assert kernel.count(r"\bPRMT\b") <= 36, "two per word, 16 words per thread and tile"
 
 
 @pytest.mark.parametrize("arch", ARCHES)

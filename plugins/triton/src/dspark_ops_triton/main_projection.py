@@ -13,11 +13,18 @@ from dspark_ops_triton.blocks.grid_product import GridProduct, Tiles, prepare_gr
 
 #: The weight of V4.1 is 79 MB and its rows are few: 160 tiles of 32 columns in 4 parts keep several tiles under way on
 #: every multiprocessor. 32 columns share their scales, and are below the 64 rows from which Hopper multiplies by an
-#: instruction of another order of sums. What was faster on an H200 is in the table of tiles.
+#: instruction of another order of sums.
 TILES = (
     Tiles(rows=16, columns=32, depth=128, splits=4, warps=4, stages=4),
     Tiles(rows=32, columns=32, depth=128, splits=4, warps=4, stages=4),
     Tiles(rows=64, columns=32, depth=128, splits=4, warps=4, stages=3),
+)
+#: All lines use that instruction. 80 tiles of 64 columns in 6 parts read the rows half as often; four programs share a
+#: multiprocessor, so that some decode while others wait.
+HOPPER_TILES = (
+    Tiles(rows=16, columns=64, depth=128, splits=6, warps=4, stages=4, words=True),
+    Tiles(rows=32, columns=64, depth=128, splits=6, warps=4, stages=4, words=True),
+    Tiles(rows=64, columns=64, depth=128, splits=6, warps=4, stages=3, words=True),
 )
 AMD_TILES = (
     Tiles(rows=16, columns=32, depth=128, splits=8, warps=2, stages=2, instruction=16),
@@ -33,7 +40,7 @@ def main_projection(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
     Source: A10.
     """
-    return GridProduct(tiles_of(_arch(x.device)))(x, weight, scales)
+    return GridProduct(tiles_of(arch_of(x.device)))(x, weight, scales)
 
 
 def prepare_main_projection(device: Any, site: Any, rows: Sequence[int]) -> GridProduct:
@@ -44,13 +51,18 @@ def prepare_main_projection(device: Any, site: Any, rows: Sequence[int]) -> Grid
 def tiles_of(arch: str) -> tuple[Tiles, ...]:
     """Return how the work is cut on an architecture, by name."""
     if not arch.startswith("gfx"):
-        return TILES
+        return HOPPER_TILES if arch == "sm_90" else TILES
     return tuple(replace(tiles, fnuz=arch == "gfx942") for tiles in AMD_TILES)
 
 
-def _arch(device: torch.device) -> str:
-    """Return the name of an AMD device's architecture; others share their tiles, and their names are not asked for."""
-    return torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0] if torch.version.hip else ""
+def arch_of(device: torch.device) -> str:
+    """Return the name of the architecture of a GPU; of a CPU, where an interpreter runs kernels, an empty one."""
+    if device.type == "cpu":
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    return properties.gcnArchName.partition(":")[0] if torch.version.hip else f"sm_{properties.major}{properties.minor}"
 
 
-__all__ = ["AMD_TILES", "TILES", "main_projection", "prepare_main_projection", "tiles_of"]
+__all__ = [
+    "AMD_TILES", "HOPPER_TILES", "TILES", "arch_of", "main_projection", "prepare_main_projection", "tiles_of",
+]  # fmt: skip

@@ -13,7 +13,7 @@ from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder
 from dspark_ops import contracts
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops_triton.blocks.grid_product import GridProduct, Tiles, line_for, splits_of
-from dspark_ops_triton.main_projection import AMD_TILES, TILES, main_projection, tiles_of
+from dspark_ops_triton.main_projection import AMD_TILES, HOPPER_TILES, TILES, main_projection, tiles_of
 
 PROJECTION = contracts.get("main_projection")
 #: As on the devices that multiply codes, with small tiles.
@@ -30,7 +30,9 @@ def _inputs(rows: int, columns: int, lanes: int, seed: int = 0) -> dict[str, Any
     return {"x": torch.randn(rows, lanes, generator=generator).bfloat16(), "weight": weight, "scales": scales}
 
 
-@pytest.mark.parametrize("table", [TILES, AMD_TILES, tiles_of("gfx942")], ids=["nvidia", "amd", "fnuz"])
+@pytest.mark.parametrize(
+    "table", [TILES, HOPPER_TILES, AMD_TILES, tiles_of("gfx942")], ids=["nvidia", "hopper", "amd", "fnuz"]
+)
 def test_the_projection_of_values_passes_every_case(table: tuple[Tiles, ...]) -> None:
     assert check_numbers(PROJECTION, GridProduct(table)) == []
 
@@ -45,10 +47,12 @@ def test_the_projection_of_codes_passes_every_case() -> None:
     assert check_numbers(PROJECTION, GridProduct(CODES), seed=1) == []
 
 
-@pytest.mark.parametrize("table", [TILES, pytest.param(CODES, marks=scaled_products)], ids=["values", "codes"])
+@pytest.mark.parametrize(
+    "table", [TILES, HOPPER_TILES, pytest.param(CODES, marks=scaled_products)], ids=["values", "words", "codes"]
+)
 def test_parts_of_k_are_added_up_and_columns_need_not_fill_their_tile(table: tuple[Tiles, ...]) -> None:
-    given = _inputs(18, 96, 1024)
-    assert splits_of(line_for(table, 18), 1024) > 1
+    given = _inputs(18, 96, 1536)
+    assert splits_of(line_for(table, 18), 1536) > 1
     bound = GridProduct(table)
     bound._scratch.take(2**20, given["x"]).fill_(torch.nan)
     got, wanted = bound(**given).float(), PROJECTION.reference(**given).float()
@@ -58,7 +62,7 @@ def test_parts_of_k_are_added_up_and_columns_need_not_fill_their_tile(table: tup
 
 
 def test_the_order_of_sums_is_the_same_for_every_number_of_rows() -> None:
-    for table in (TILES, AMD_TILES):
+    for table in (TILES, HOPPER_TILES, AMD_TILES):
         assert len({(tiles.columns, tiles.depth, tiles.splits, tiles.instruction) for tiles in table}) == 1
 
 

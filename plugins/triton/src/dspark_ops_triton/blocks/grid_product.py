@@ -22,6 +22,7 @@ from dspark_ops_triton.blocks.fp8_grid import GROUPS, grid_codes_kernel, grid_va
 from dspark_ops_triton.blocks.fp8_grid import launch_options as grid_options
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.blocks.tile_table import tiles_for
+from dspark_ops_triton.blocks.word_product import word_parts_kernel
 
 #: Elements of a program of the last launch, and its warps.
 SUMMED, SUM_WARPS = 1024, 4
@@ -33,13 +34,14 @@ class Tiles:
 
     Attributes:
         rows: rows of a program.
-        columns: columns of the result of a program: 32 where values are multiplied, a multiple where codes are.
+        columns: columns of the result of a program: 32, or a multiple where codes are multiplied or decoded by words.
         depth: columns of K that are read at a time.
         splits: parts of K, as far as they divide its tiles. The same in all lines of a table: rows then have the same
             bits whatever their number.
         warps: warps of a program.
         stages: tiles that are under way at a time.
         codes: codes and scales are multiplied, by a matrix unit that takes them.
+        words: codes are decoded four at a time by integer arithmetic, in PTX of Hopper.
         fnuz: the device converts e4m3fnuz, not e4m3.
         instruction: rows of AMD's matrix instruction, where that is to be chosen; 0 leaves it to the compiler.
         pdl: all three kernels are set up while the one before runs.
@@ -52,6 +54,7 @@ class Tiles:
     warps: int
     stages: int
     codes: bool = False
+    words: bool = False
     fnuz: bool = False
     instruction: int = 0
     pdl: bool = False
@@ -173,7 +176,7 @@ class GridProduct:
         parts, words = scratch[:parts_size], scratch[parts_size : parts_size + value_words]
         groups = rows * lanes // 32
         grid = (triton.cdiv(columns, tiles.columns), splits, triton.cdiv(rows, tiles.rows))
-        constants, options = part_constants(tiles, lanes), part_options(tiles)
+        constants, options = part_constants(tiles, lanes, x.is_cuda), part_options(tiles)
         if tiles.codes:
             codes = words.view(torch.uint8)[: rows * lanes]
             # Codes are half as long as values: their scale bytes fit behind them.
@@ -189,7 +192,7 @@ class GridProduct:
             grid_values_kernel[(triton.cdiv(groups, GROUPS),)](
                 x, values, groups, GROUPS=GROUPS, PDL=tiles.pdl, **grid_options(), **pdl_option(tiles.pdl)
             )
-            value_parts_kernel[grid](
+            (word_parts_kernel if tiles.words else value_parts_kernel)[grid](
                 values, weight.view(torch.uint8), scales, parts, rows, columns, **constants, **options
             )
         sum_parts_kernel[(triton.cdiv(rows * columns, SUMMED),)](
@@ -208,12 +211,14 @@ def splits_of(tiles: Tiles, lanes: int) -> int:
     return math.gcd(lanes // tiles.depth, tiles.splits)
 
 
-def part_constants(tiles: Tiles, lanes: int) -> dict[str, Any]:
-    """Return the compile-time arguments of the second launch."""
+def part_constants(tiles: Tiles, lanes: int, ptx: bool = True) -> dict[str, Any]:
+    """Return the compile-time arguments of the second launch, compiled for a GPU or interpreted."""
     constants = {
         "LANES": lanes, "SPLITS": splits_of(tiles, lanes),
         "ROWS": tiles.rows, "COLUMNS": tiles.columns, "DEPTH": tiles.depth, "PDL": tiles.pdl,
     }  # fmt: skip
+    if tiles.words:
+        return {**constants, "PTX": ptx}
     return constants if tiles.codes else {**constants, "FNUZ": tiles.fnuz}
 
 
