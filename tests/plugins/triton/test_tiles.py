@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -113,6 +113,7 @@ def test_a_bound_launch_has_the_signature_of_the_public_function() -> None:
 def test_few_tokens_of_the_update_get_the_smaller_programs() -> None:
     tiles = mhc_post.Tiles(block=128, threads=32, doubled_from=24)
     assert (tiles.at(23).block, tiles.at(24).block, tiles.at(24).threads) == (128, 256, 64)
+    assert replace(tiles, same_threads=True).at(24).threads == 32
     assert mhc_post.TILES.at(4096) == mhc_post.TILES
 
 

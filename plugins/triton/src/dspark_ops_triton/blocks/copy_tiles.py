@@ -37,18 +37,20 @@ class ColumnTiles:
         doubled_from: tokens from which on programs are twice as large, 0 for never. The bits of a column do not depend
             on that.
         pdl: the kernel is set up while the one before it runs.
+        same_threads: programs twice as large have as many threads, each of them with twice the columns.
     """
 
     block: int
     threads: int
     doubled_from: int = 0
     pdl: bool = False
+    same_threads: bool = False
 
     def at(self, tokens: int) -> ColumnTiles:
         """Return the tiles of a launch over `tokens`."""
         if not 0 < self.doubled_from <= tokens:
             return self
-        return replace(self, block=2 * self.block, threads=2 * self.threads)
+        return replace(self, block=2 * self.block, threads=self.threads if self.same_threads else 2 * self.threads)
 
     def builds(self, rows: Sequence[int]) -> tuple[ColumnTiles, ...]:
         """Return the tiles of all launches over the planned numbers of tokens, each of which is the same for any."""

@@ -12,7 +12,7 @@ import triton.language as tl
 from dspark_ops_triton.blocks.copy_tiles import ColumnTiles as Tiles
 from dspark_ops_triton.blocks.copy_tiles import launch_options
 from dspark_ops_triton.blocks.dependent import begin
-from dspark_ops_triton.blocks.hyper import load_copies, load_weights, updated_copy
+from dspark_ops_triton.blocks.hyper import load_weights, updated_copy
 
 
 @triton.jit(do_not_specialize_on_alignment=["post", "comb"])
@@ -23,9 +23,13 @@ def post_kernel(
     begin(PDL)
     token = tl.program_id(0).to(tl.int64)
     lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = lanes < HIDDEN
-    branch = tl.load(x + token * HIDDEN + lanes, mask=mask, other=0.0)
-    old = load_copies(residual + token * COPIES * HIDDEN, lanes, mask, COPIES, HIDDEN)
+    # what is loaded outside is not stored
+    mask = None if HIDDEN % BLOCK == 0 else lanes < HIDDEN
+    branch = tl.load(x + token * HIDDEN + lanes, mask=mask)
+    old = ()
+    # all copies before any is stored: a store in between would hold up the loads behind it
+    for copy in tl.static_range(COPIES):
+        old = old + (tl.load(residual + (token * COPIES + copy) * HIDDEN + lanes, mask=mask),)  # noqa: RUF005
     posts = load_weights(post + token * COPIES, COPIES)
     combs = load_weights(comb + token * COPIES * COPIES, COPIES * COPIES)
     for copy in tl.static_range(COPIES):

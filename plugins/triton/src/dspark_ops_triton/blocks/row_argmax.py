@@ -70,7 +70,7 @@ class Tiles:
     def cut(self, rows: int, columns: int, units: int) -> tuple[Tiles, int]:
         """Return how a launch is cut, and over how many programs each of its rows is spread."""
         if self.pdl and self.early_per_unit:
-            splits = replace(self, programs_per_unit=self.early_per_unit).splits(rows, columns, units)
+            splits = min(triton.cdiv(columns, self.block), max(1, units * self.early_per_unit // rows))
             if splits * self.block * EARLY_TILES >= columns:
                 return self, splits
         splits = self.splits(rows, columns, units)
