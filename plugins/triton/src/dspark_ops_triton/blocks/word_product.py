@@ -65,9 +65,8 @@ def word_parts_kernel(
     first = tl.program_id(1) * (TILES * DEPTH)
     factor = weight + column[:, None] * LANES + first + tl.arange(0, DEPTH)[None, :]
     byte = scales + strip[:, None] * (LANES // 32) + first // 32 + tl.arange(0, DEPTH // 32)[None, :]
-    # No kernel of a step writes weights: they may be read while the one before is still running.
-    coming = tl.load(byte)
     begin(PDL)
+    coming = tl.load(byte)
     row = (tl.program_id(2) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     here = row < rows
     source = x + row[:, None] * LANES + first + tl.arange(0, DEPTH)[None, :]
