@@ -22,6 +22,8 @@ pytestmark = pytest.mark.gpu
 
 MODEL = contracts.model_shapes("deepseek-v4.1-flash/tp4")
 EARLY = {kernel.op: kernel for kernel in KERNELS if kernel.traits.pdl}
+#: Weights that a kernel reads before it waits, as it says: the kernel just before it must not write them.
+READ_BEFORE = {"mhc_mix_sinkhorn": ("fn",)}
 ROWS = 6
 #: Steps of arithmetic, each on the result of the one before, between a load and its store: some microseconds.
 DELAY = 4000
@@ -92,6 +94,7 @@ def test_a_kernel_that_is_set_up_early_sees_what_the_kernel_before_it_stores_las
     static = copied(sets[0])
     early(**static)
     late = [key for key in tensors if storage_bytes(static[key]).numel() <= 2**22]
+    late = [key for key in late if key not in READ_BEFORE.get(name, ())]
     for key in late:
         copy_late(sets[0][key], static[key])
     torch.cuda.synchronize()

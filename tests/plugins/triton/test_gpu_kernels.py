@@ -126,6 +126,17 @@ def test_a_token_of_the_combine_does_not_depend_on_the_others() -> None:
     assert torch.equal(together, alone)
 
 
+def test_a_token_of_the_mix_does_not_depend_on_how_many_share_its_programs() -> None:
+    mix = prepared("mhc_mix_sinkhorn")
+    x, _, _ = combine_inputs(2, tokens=64)
+    fn = torch.randn(24, 20480, generator=torch.Generator("cuda").manual_seed(3), device="cuda") * 0.01
+    scale, base = torch.full((3,), 1.5, device="cuda"), torch.zeros(24, device="cuda")
+    together = mix(x, fn, scale, base)
+    for first, last in ((0, 1), (63, 64), (3, 8), (20, 28), (5, 14), (40, 64), (1, 26)):
+        some = mix(x[first:last], fn, scale, base)
+        assert all(torch.equal(whole[first:last], part) for whole, part in zip(together, some, strict=True))
+
+
 def test_a_graph_of_the_combine_follows_changed_inputs_without_a_host_sync() -> None:
     combine = prepared("mhc_combine_norm")
     static = combine_inputs(2)

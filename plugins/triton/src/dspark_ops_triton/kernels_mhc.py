@@ -80,8 +80,9 @@ _MIX = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch; projection once per 16 tokens, in three bfloat16 parts; 128 bytes of partial sums per token "
-    "and 256 columns, allocated by the call; programs meet through words of the bound operator",
+    note="1 launch; projection once per 4 tokens of up to 8, 8 of up to 24, or 16, in three bfloat16 parts, read "
+    "before the wait (PDL): the kernel just before must not write it; 128 bytes of partial sums per token and 256 "
+    "columns, allocated by the call; programs meet through words of the bound operator",
 )
 
 _COMBINE_NORM_MXFP8 = Kernel(

@@ -16,8 +16,8 @@ from dspark_ops.contracts.mhc import sinkhorn
 from dspark_ops.selection.device import Device
 from dspark_ops.selection.problem import Problem
 from dspark_ops_triton.blocks.meeting import is_last_to_arrive
-from dspark_ops_triton.blocks.sinkhorn import sigmoid, sinkhorn4
-from dspark_ops_triton.blocks.split_products import dot_three_parts
+from dspark_ops_triton.blocks.sinkhorn import sigmoid, sinkhorn_factors
+from dspark_ops_triton.blocks.split_products import dot_three_parts, three_parts
 from dspark_ops_triton.mhc_mix import MixSinkhorn, mhc_mix_sinkhorn, prepare_mhc_mix_sinkhorn
 
 CONTRACT = contracts.get("mhc_mix_sinkhorn")
@@ -61,38 +61,68 @@ def test_a_prepared_mix_is_one_launch_leaves_its_words_at_rest_and_serves_severa
     assert all(not words.any() for words in bound._arrivals._streams.values())
 
 
-def test_a_token_does_not_depend_on_the_others() -> None:
-    inputs = _inputs(18, 160, seed=3)
+@pytest.mark.parametrize("hidden", [160, 720])  # 3 and 12 programs share a token
+def test_a_token_does_not_depend_on_the_others(hidden: int) -> None:
+    inputs = _inputs(26, hidden, seed=3)
     together = mhc_mix_sinkhorn(**inputs)
-    for row in (0, 17):
-        alone = mhc_mix_sinkhorn(**{**inputs, "x": inputs["x"][row : row + 1]})
-        assert all(torch.equal(whole[row : row + 1], one) for whole, one in zip(together, alone, strict=True))
+    # Groups of 4, 4, 8 and 8 tokens, where the whole has groups of 16.
+    for first, last in ((25, 26), (0, 5), (9, 18), (0, 24)):
+        some = mhc_mix_sinkhorn(**{**inputs, "x": inputs["x"][first:last]})
+        assert all(torch.equal(whole[first:last], part) for whole, part in zip(together, some, strict=True))
 
 
 @triton.jit
-def _sinkhorn_kernel(logits, out, eps, iterations, LANES: tl.constexpr):
+def _sinkhorn_kernel(matrices, rows, columns, eps, iterations, LANES: tl.constexpr):
     lanes = tl.arange(0, LANES)
     elements = ()
     for index in tl.static_range(16):
-        elements = elements + (tl.load(logits + lanes * 16 + index),)  # noqa: RUF005
-    matrix = sinkhorn4(elements, eps, iterations)
-    for index in tl.static_range(16):
-        tl.store(out + lanes * 16 + index, matrix[index])
+        elements = elements + (tl.load(matrices + lanes * 16 + index),)  # noqa: RUF005
+    factors = sinkhorn_factors(elements, eps, iterations, False)
+    for index in tl.static_range(4):
+        tl.store(rows + lanes * 4 + index, factors[index])
+        tl.store(columns + lanes * 4 + index, factors[4 + index])
+
+
+def _sinkhorn(logits: torch.Tensor, iterations: int, eps: float) -> torch.Tensor:
+    matrices = logits.softmax(-1) + eps
+    rows, columns = torch.empty(len(logits), 4), torch.empty(len(logits), 4)
+    _sinkhorn_kernel[(1,)](matrices, rows, columns, eps, iterations, LANES=len(logits))
+    return matrices * rows[:, :, None] * columns[:, None]
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 20])
 def test_sinkhorn_is_the_contracts_with_columns_normalised_last(iterations: int) -> None:
     logits = torch.randn(8, 4, 4, generator=torch.Generator().manual_seed(4)) * 3
-    out = torch.empty(8, 4, 4)
-    _sinkhorn_kernel[(1,)](logits, out, 1e-6, iterations, LANES=8)
+    out = _sinkhorn(logits, iterations, 1e-6)
     assert torch.allclose(out, sinkhorn(logits.double(), iterations, 1e-6).float(), rtol=0, atol=1e-6)
     assert torch.allclose(out.sum(1), torch.ones(8, 4), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-3])
+@pytest.mark.parametrize("magnitude", [50.0, 1e6])
+def test_sinkhorn_stays_finite_and_right_for_extreme_logits(magnitude: float, eps: float) -> None:
+    generator = torch.Generator().manual_seed(6)
+    logits = torch.randn(1024, 4, 4, generator=generator)
+    # Rows that want the same columns, and columns that no row wants.
+    logits[:512] = torch.randint(0, 2, (512, 4, 4), generator=generator).float()
+    for iterations in (2, 20, 100):
+        out = _sinkhorn(logits * magnitude, iterations, eps)
+        wanted = sinkhorn((logits * magnitude).double(), iterations, eps).float()
+        assert torch.allclose(out, wanted, rtol=0, atol=1e-6)
+
+
+def test_a_nan_stays_in_its_matrix() -> None:
+    logits = torch.zeros(2, 4, 4)
+    logits[0, 1, 2] = float("nan")
+    out = _sinkhorn(logits, 20, 1e-6)
+    assert out[0].isnan().all()
+    assert torch.allclose(out[1], torch.full((4, 4), 0.25), rtol=0, atol=1e-5)
 
 
 @triton.jit
 def _sigmoid_kernel(x, out, LANES: tl.constexpr):
     lanes = tl.arange(0, LANES)
-    tl.store(out + lanes, sigmoid(tl.load(x + lanes)))
+    tl.store(out + lanes, sigmoid(tl.load(x + lanes), False))
 
 
 def test_the_sigmoid_keeps_a_nan_and_does_not_overflow() -> None:
@@ -121,9 +151,8 @@ def test_the_last_program_sees_what_all_stored_and_leaves_the_counter_at_rest() 
 def _dot_kernel(a, b, out):
     lanes = tl.arange(0, 16)
     place = lanes[:, None] * 16 + lanes[None, :]
-    nothing = tl.zeros((16, 16), tl.float32)
-    low, middle, high = dot_three_parts(tl.load(a + place), tl.load(b + place), nothing, nothing, nothing)
-    tl.store(out + place, (low + middle) + high)
+    lower, centre, upper = three_parts(tl.load(b + place))
+    tl.store(out + place, dot_three_parts(tl.load(a + place), lower, centre, upper))
 
 
 def test_three_parts_of_the_weights_lose_no_bit() -> None:

@@ -7,51 +7,73 @@ import triton.language as tl
 
 
 @triton.jit
-def sigmoid(x):
+def reciprocal(x, PTX: tl.constexpr):
+    """Return 1 / x of float32 values; with PTX in one instruction, within a unit in the last place.
+
+    That one takes subnormal values for 0.
+    """
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return 1.0 / x
+
+
+@triton.jit
+def sigmoid(x, PTX: tl.constexpr):
     """Return 1 / (1 + exp(-x)) of float32 values, 1.8e-35 or more; a NaN stays."""
-    return 1.0 / (1.0 + tl.exp(tl.where(x < -80.0, 80.0, -x)))
+    return reciprocal(1.0 + tl.exp(tl.where(x < -80.0, 80.0, -x)), PTX)
 
 
 @triton.jit
-def softmax4(a, b, c, d, offset):
-    """Return the softmax of four values plus `offset` each."""
-    top = tl.maximum(tl.maximum(a, b), tl.maximum(c, d))
-    a, b, c, d = tl.exp(a - top), tl.exp(b - top), tl.exp(c - top), tl.exp(d - top)
-    inverse = 1.0 / ((a + b) + (c + d))
-    return a * inverse + offset, b * inverse + offset, c * inverse + offset, d * inverse + offset
+def dot4(a, b, c, d, x, y, z, w, more):
+    """Return more + a*x + b*y + c*z + d*w, a chain of fused steps."""
+    return tl.fma(d, w, tl.fma(c, z, tl.fma(b, y, tl.fma(a, x, more))))
 
 
 @triton.jit
-def divide4(a, b, c, d, eps):
-    """Return four values divided by their sum plus `eps`."""
-    inverse = 1.0 / ((a + b) + (c + d) + eps)
-    return a * inverse, b * inverse, c * inverse, d * inverse
+def sinkhorn_factors(elements, eps, iterations, PTX: tl.constexpr):
+    """Return the factors of four rows, then of four columns, that make 4x4 matrices nearly doubly stochastic (N3.2).
 
+    The result of the steps is ``elements[i, j] * row[i] * column[j]``, columns normalised last. The elements stay as
+    they are and the factors change: with the factor of a column being 1 / p, a step that divides it by the sum of the
+    column plus `eps` makes p the sum of the elements times the factors of their rows, plus `eps` times the p before.
 
-@triton.jit
-def sinkhorn4(logits, eps, iterations):
-    """Return 4x4 matrices made nearly doubly stochastic, as 16 blocks, row after row, columns normalised last (N3.2).
+    Steps wait for each other, and most of all for reciprocals. There is one per iteration in a row: of the columns;
+    sums of the columns are formed from products of three denominators q of the rows, all multiplied by the product of
+    four. The row sums of a matrix whose columns add up to 1 have a product of at most 1 and are at least 1/16, so that
+    product does not grow, and with `eps` far above 0 it falls to some ``eps**4`` at the lowest.
 
     Args:
-        logits: tuple of 16 float32 blocks, source major.
-        eps: added after the softmax and to each sum.
+        elements: tuple of 16 positive float32 blocks, row after row.
+        eps: added to each sum.
         iterations: column steps, 1 or more.
+        PTX: whether the device takes PTX.
     """
-    a0, a1, a2, a3 = softmax4(logits[0], logits[1], logits[2], logits[3], eps)
-    b0, b1, b2, b3 = softmax4(logits[4], logits[5], logits[6], logits[7], eps)
-    c0, c1, c2, c3 = softmax4(logits[8], logits[9], logits[10], logits[11], eps)
-    d0, d1, d2, d3 = softmax4(logits[12], logits[13], logits[14], logits[15], eps)
-    a0, b0, c0, d0 = divide4(a0, b0, c0, d0, eps)
-    a1, b1, c1, d1 = divide4(a1, b1, c1, d1, eps)
-    a2, b2, c2, d2 = divide4(a2, b2, c2, d2, eps)
-    a3, b3, c3, d3 = divide4(a3, b3, c3, d3, eps)
+    a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3 = elements
+    p0, p1, p2, p3 = a0 + b0 + (c0 + d0), a1 + b1 + (c1 + d1), a2 + b2 + (c2 + d2), a3 + b3 + (c3 + d3)
+    p0, p1, p2, p3 = p0 + eps, p1 + eps, p2 + eps, p3 + eps
+    v0, v1, v2, v3 = reciprocal(p0, PTX), reciprocal(p1, PTX), reciprocal(p2, PTX), reciprocal(p3, PTX)
+    # What eps adds to the next sums of the columns.
+    p0, p1, p2, p3 = p0 * eps, p1 * eps, p2 * eps, p3 * eps
+    q0, q1, q2, q3 = (tl.full(p0.shape, 1.0, tl.float32),) * 4
     for _ in range(iterations - 1):
-        a0, a1, a2, a3 = divide4(a0, a1, a2, a3, eps)
-        b0, b1, b2, b3 = divide4(b0, b1, b2, b3, eps)
-        c0, c1, c2, c3 = divide4(c0, c1, c2, c3, eps)
-        d0, d1, d2, d3 = divide4(d0, d1, d2, d3, eps)
-        a0, b0, c0, d0 = divide4(a0, b0, c0, d0, eps)
-        a1, b1, c1, d1 = divide4(a1, b1, c1, d1, eps)
-        a2, b2, c2, d2 = divide4(a2, b2, c2, d2, eps)
-        a3, b3, c3, d3 = divide4(a3, b3, c3, d3, eps)
-    return a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3
+        q0 = dot4(a0, a1, a2, a3, v0, v1, v2, v3, q0 * eps)
+        q1 = dot4(b0, b1, b2, b3, v0, v1, v2, v3, q1 * eps)
+        q2 = dot4(c0, c1, c2, c3, v0, v1, v2, v3, q2 * eps)
+        q3 = dot4(d0, d1, d2, d3, v0, v1, v2, v3, q3 * eps)
+        q01, q23 = q0 * q1, q2 * q3
+        product = q01 * q23
+        # Of the three others, for each row: its factor times the product of all.
+        u0, u1, u2, u3 = q1 * q23, q0 * q23, q3 * q01, q2 * q01
+        again = reciprocal(product, PTX) * eps
+        p0 = dot4(a0, b0, c0, d0, u0, u1, u2, u3, p0 * product)
+        p1 = dot4(a1, b1, c1, d1, u0, u1, u2, u3, p1 * product)
+        p2 = dot4(a2, b2, c2, d2, u0, u1, u2, u3, p2 * product)
+        p3 = dot4(a3, b3, c3, d3, u0, u1, u2, u3, p3 * product)
+        v0, v1 = reciprocal(p0, PTX) * product, reciprocal(p1, PTX) * product
+        v2, v3 = reciprocal(p2, PTX) * product, reciprocal(p3, PTX) * product
+        p0, p1, p2, p3 = p0 * again, p1 * again, p2 * again, p3 * again
+    u0, u1, u2, u3 = reciprocal(q0, PTX), reciprocal(q1, PTX), reciprocal(q2, PTX), reciprocal(q3, PTX)
+    return u0, u1, u2, u3, v0, v1, v2, v3
