@@ -36,7 +36,9 @@ from dspark_ops.conformance.sources import source_digest
 ROOT = Path(__file__).resolve().parents[1]
 PLUGINS = ROOT / "plugins"
 #: Test files all of whose tests are of one kernel, which their names need not say.
-OF_ONE_KERNEL = {"test_gpu_argmax": "argmax_rows", "nvidia_sm90.test_gpu": "sparse_mla_decode"}
+OF_ONE_KERNEL = {
+    "test_gpu_argmax": "argmax_rows", "test_gpu_topk": "topk_rows", "nvidia_sm90.test_gpu": "sparse_mla_decode"
+}  # fmt: skip
 
 
 @dataclass(slots=True)
