@@ -106,7 +106,8 @@ _K_NORM_ROPE_STORE = Kernel(
     traits=EARLY_ROWS,
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note=f"1 launch; about 1870 bytes per row; {_LATENT}; layouts of V4.1 by one warp per row, not set up early",
+    note=f"1 launch; about 1870 bytes per row; {_LATENT}; the weight is read before "
+    "the wait: the kernel just before must not write it; layouts of V4.1 by one warp per row, not set up early",
 )
 
 _COMPRESS_C1 = Kernel(

@@ -97,7 +97,8 @@ _K_NORM_ROPE_STORE = Kernel(
     traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per row; about 1870 bytes per row; 64-bit offsets",
+    note="1 launch, one program per row; about 1870 bytes per row; 64-bit offsets; the weight is read before the wait "
+    "(PDL): the kernel just before must not write it",
 )
 
 _SPARSE_MLA_DECODE = Kernel(

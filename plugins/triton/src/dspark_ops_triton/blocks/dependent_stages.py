@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def wait_for_earlier(PDL: tl.constexpr):
-    """Wait for the kernels before this one. It stands before the first access to memory."""
+    """Wait for the kernels before this one. It stands before the first access to what a step writes."""
     if PDL:
         gdc_wait()
 

@@ -38,10 +38,11 @@ def norm_rope_store_kernel(
 ):  # fmt: skip
     """Normalise, rotate, quantise and store one row; `kv_stride` counts groups of UNIT elements."""
     row = tl.program_id(0).to(tl.int64)
+    gain = load_groups(weight)  # no kernel of a step writes weights: it comes while the one before may still be running
     wait_for_earlier(PDL)
     # All loads but the table's are under way together; that one waits for the position alone. Nothing branches on the
     # slot: behind a branch all of them would wait for it.
-    raw, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
+    raw = load_groups(kv + row * kv_stride * UNIT)
     place = tl.load(positions + row).to(tl.int64)
     slot = tl.load(out_loc + row).to(tl.int64)
     let_next_be_set_up(PDL)
