@@ -7,7 +7,8 @@ compile, check numbers and capture graphs, and take the next operator when they 
 they time one after the other, so that nothing else runs on the GPU. That is done for the first row count, and then for
 the others, two by two, which compile little. An operator that fails is recorded with the reason; one that breaks the
 GPU context costs its worker only. What is not reached in time is recorded as such; a further call with ``--missing``
-goes on with it, and with what failed. The file is written after each worker.
+goes on with it, and with what failed; one with ``--ops`` replaces these and keeps the others. The file is written after
+each worker.
 """
 
 from __future__ import annotations
@@ -80,9 +81,17 @@ class Worker:
 def main() -> None:
     options = _options()
     begin = time.monotonic()
-    known = json.loads(options.out.read_text()) if options.missing and options.out.exists() else {"groups": []}
-    done = {(one["op"], one["rows"]) for one in known["groups"] if "failed" not in one}
+    kept = (options.missing or options.ops) and options.out.exists()
+    known = json.loads(options.out.read_text()) if kept else {"groups": []}
     rows = [int(text) for text in options.rows.split(",")]
+    if options.earlier:
+        mark_earlier(options, known, set(rows))
+        return
+    done = {
+        (one["op"], one["rows"])
+        for one in known["groups"]
+        if options.missing and "failed" not in one and "earlier" not in one
+    }
     ops = [op for op in _operators(options) if any((op, count) not in done for count in rows)]
     groups: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -94,6 +103,20 @@ def main() -> None:
     for line in _lines(sorted(groups, key=lambda one: (one["op"], one["rows"]))):
         print(line)
     print(f"{len(groups)} groups in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def mark_earlier(options: Any, known: dict[str, Any], rows: set[int]) -> None:
+    """Mark the figures of operators at row counts as those of kernels that have changed since, and write the file.
+
+    The page shows them apart and compares nothing with them; measuring a group again removes the mark.
+    """
+    facts = {key: value for key, value in known.items() if key != "groups"}
+    marked = [
+        {**one, "earlier": options.earlier}
+        for one in known["groups"]
+        if one["op"] in options.ops.split(",") and one["rows"] in rows and "failed" not in one
+    ]
+    _write(options, known, marked, facts)
 
 
 def waves_of(rows: list[int]) -> list[list[int]]:
@@ -115,6 +138,9 @@ def _options() -> Any:
     )
     parser.add_argument("--rest-seconds", type=float, default=60.0, help="for beginning each later wave")
     parser.add_argument("--missing", action="store_true", help="go on with what the file lacks or has as failed")
+    parser.add_argument(
+        "--earlier", metavar="COMMIT", help="measure nothing: --ops at --rows were timed at COMMIT, and have changed"
+    )
     parser.add_argument("--wait-for", type=Path, help="file that must exist before anything is timed")
     parser.add_argument("--logs", type=Path, help="folder that keeps the workers' logs")
     return parser.parse_args()
@@ -138,7 +164,7 @@ def _write(options: Any, known: dict[str, Any], groups: list[dict[str, Any]], fa
     fresh = {(one["op"], one["rows"]) for one in groups}
     kept = [one for one in known["groups"] if (one["op"], one["rows"]) not in fresh]
     merged = sorted([*kept, *groups], key=lambda one: (one["op"], one["rows"]))
-    facts = {"what": METHOD, "model": MODEL, **facts, "rounds": options.rounds}
+    facts = {"what": METHOD, "model": MODEL, "rounds": options.rounds, **facts}
     lines = ",\n".join(json.dumps(group) for group in merged)  # one line per group: differences stay readable
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(f'{json.dumps(facts, indent=1)[:-2]},\n "groups": [\n{lines}\n]}}\n', encoding="utf-8")

@@ -2,8 +2,8 @@
 
 Reads ``benchmarks/results/h200.json``, and where they exist ``cycle_h200.json``, ``cycle_reference_h200.json`` and
 ``decode_h200.json``; ``benchmarks/record_all.py`` writes them. ``flashmla_schedule_h200.json`` comes from
-``benchmarks/flashmla_schedule.py``. ``h200_since.json`` holds what was measured of kernels
-that changed after the record; remove it with a new one. ``--check`` says if the page is up to date.
+``benchmarks/flashmla_schedule.py``. Figures marked as those of an earlier kernel are in the table alone. ``--check``
+says if the page is up to date.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ def main() -> None:
     cycles = [found for found in map(_read, ("cycle_h200.json", "cycle_reference_h200.json")) if found]
     if report is None:
         sys.exit(f"{RESULTS / 'h200.json'} does not exist: run benchmarks/record_all.py on a GPU")
-    reasons, since = tomllib.loads(REASONS.read_text(encoding="utf-8")), _read("h200_since.json")
-    text = "\n".join(page(report, cycles, decode, reasons, since, schedule)) + "\n"
+    reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))
+    text = "\n".join(page(report, cycles, decode, reasons, schedule)) + "\n"
     if check:
         if PAGE.read_text(encoding="utf-8") != text:
             sys.exit("docs/performance.md is not up to date: run python docs/build_performance.py")
@@ -62,7 +62,7 @@ def draw(report: Mapping[str, Any], cycles: Sequence[Mapping[str, Any]]) -> None
     import performance_plots as plots
 
     IMAGES.mkdir(parents=True, exist_ok=True)
-    groups = figures.measured(report["groups"])
+    groups = figures.measured(figures.current(report["groups"]))
     plots.operators_at(groups, 6, IMAGES / "operators.svg")
     plots.over_rows(groups, "sglang", IMAGES / "rows_sglang.svg")
     for cycle in cycles[:1]:
@@ -74,19 +74,17 @@ def page(
     cycles: Sequence[Mapping[str, Any]],
     decode: Mapping[str, Any] | None,
     reasons: dict[str, str],
-    since: Mapping[str, Any] | None = None,
     schedule: Mapping[str, Any] | None = None,
 ) -> Iterator[str]:
     """Yield the lines of the page."""
     groups = report["groups"]
+    current = figures.current(groups)
     yield "<!-- written by docs/build_performance.py: do not edit -->"
     yield "# Performance"
     yield from _method(report)
-    if since:
-        yield from _since(groups, since)
-    yield from _standings(groups)
-    yield from _targets(groups, reasons, schedule)
-    yield from _floors(groups, reasons)
+    yield from _standings(current)
+    yield from _targets(current, reasons, schedule)
+    yield from _floors(current, reasons)
     yield from _table(groups)
     if cycles:
         yield from _cycle(cycles)
@@ -113,7 +111,8 @@ def _method(report: Mapping[str, Any]) -> Iterator[str]:
             f"({floor['copy_bytes_per_second'] / 1e12:.2f} TB/s, read and written bytes together), and "
             f"{floor['one_load_launch_us']:.2f} us for a kernel that loads one element, plus "
             f"{floor['dependent_load_us']:.2f} us for each further load that must wait for the one before. Bytes are "
-            f"counted once per input and output; of pages and tables only what the indices name."
+            f"counted once per input and output; of pages and tables only what the indices name. These are the last "
+            f"run's figures; the floor of a group is of the run that timed it."
         )
     yield (
         "\nTwo cautions. Kernels that may begin before their predecessor has ended (PDL: SGLang's in CUDA C++) overlap "
@@ -124,29 +123,6 @@ def _method(report: Mapping[str, Any]) -> Iterator[str]:
         "Again: `python benchmarks/record_all.py --results benchmarks/results`, then "
         "`python docs/build_performance.py`. One operator: `dspark-ops bench micro --op argmax_rows --vs torch,sglang`."
     )
-
-
-def _since(groups: Sequence[figures.Group], since: Mapping[str, Any]) -> Iterator[str]:
-    machine = since["machine"]
-    yield "\n## Changed since the record\n"
-    yield (
-        f"{since['what']} {machine['device']}, driver {machine['driver']}, torch {machine['torch']}, Triton "
-        f"{machine['triton']}. The operators' tables below are of the kernels as they were at the record.\n"
-    )
-    yield "| operator | us at 1, 6, 64 rows, recorded | since | SGLang in the record |"
-    yield "| --- | --- | --- | --- |"
-    recorded = {(group["op"], group["rows"]): group["arms"] for group in groups}
-    for item in since["operators"]:
-        arms = [recorded.get((item["op"], rows), {}) for rows in (1, 6, 64)]
-        cells = [_times(arm.get("own", {}).get("median_us") for arm in arms)]
-        cells.append(_times(item["us"].get(str(rows)) for rows in (1, 6, 64)))
-        cells.append(_times(arm.get("sglang", {}).get("median_us") for arm in arms))
-        yield f"| `{item['op']}` | {' | '.join(cells)} |"
-
-
-def _times(values: Iterable[float | None]) -> str:
-    texts = ["-" if value is None else f"{value:.2f}" for value in values]
-    return " / ".join(texts) if any(text != "-" for text in texts) else "-"
 
 
 def _standings(groups: Sequence[figures.Group]) -> Iterator[str]:
@@ -212,6 +188,12 @@ def _floors(groups: Sequence[figures.Group], reasons: Mapping[str, str]) -> Iter
 def _table(groups: Sequence[figures.Group]) -> Iterator[str]:
     yield "\n## All figures\n"
     yield "Microseconds per call: median (first to last decile); launches per call of the own kernel.\n"
+    commits = sorted({group["earlier"] for group in groups if "earlier" in group})
+    if commits:
+        yield (
+            f"Rows with * were timed at {', '.join(commits)}, with kernels that have changed since: they are shown "
+            f"here, and nothing above counts them.\n"
+        )
     yield "| operator | rows | own | launches | floor | parts | SGLang | FlashMLA | compile | torch |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for group in sorted(figures.measured(groups), key=lambda one: (one["op"], one["rows"])):
@@ -223,7 +205,8 @@ def _table(groups: Sequence[figures.Group]) -> Iterator[str]:
         for name in ("parts", "sglang", "flashmla", "compile", "torch"):
             value = arms.get(name, {}).get("median_us")
             cells.append("-" if value is None else f"{value:.2f}")
-        yield f"| `{group['op']}` | {group['rows']} | {' | '.join(cells)} |"
+        mark = " *" if "earlier" in group else ""
+        yield f"| `{group['op']}` | {group['rows']}{mark} | {' | '.join(cells)} |"
 
 
 def _cycle(reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -52,6 +52,11 @@ def measured(groups: Sequence[Group]) -> list[Group]:
     return [group for group in groups if own_us(group) is not None]
 
 
+def current(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups that were timed with the kernels as they are."""
+    return [group for group in groups if "earlier" not in group]
+
+
 def standing(groups: Sequence[Group], peer: str) -> Standing | None:
     """Return how the own kernels stand against a peer, or None if no group has both."""
     logs, slower, hidden = [], [], 0

@@ -65,8 +65,8 @@ def test_the_page_is_what_the_recorded_figures_give(monkeypatch):
     names = ("h200.json", "decode_h200.json", "cycle_h200.json", "cycle_reference_h200.json")
     report, decode, *cycles = [build._read(name) for name in names]
     reasons = build.tomllib.loads(build.REASONS.read_text(encoding="utf-8"))
-    since, schedule = build._read("h200_since.json"), build._read("flashmla_schedule_h200.json")
-    text = "\n".join(build.page(report, [one for one in cycles if one], decode, reasons, since, schedule)) + "\n"
+    schedule = build._read("flashmla_schedule_h200.json")
+    text = "\n".join(build.page(report, [one for one in cycles if one], decode, reasons, schedule)) + "\n"
     assert build.PAGE.read_text(encoding="utf-8") == text, "run  python docs/build_performance.py"
 
 

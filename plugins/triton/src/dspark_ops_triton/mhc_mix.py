@@ -14,6 +14,7 @@ from torch import Tensor
 from dspark_ops_triton.blocks.arrival import WORDS, ArrivalState
 from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.meeting import is_last_to_arrive
+from dspark_ops_triton.blocks.ptx import takes_ptx
 from dspark_ops_triton.blocks.sinkhorn import reciprocal, sigmoid, sinkhorn_factors
 from dspark_ops_triton.blocks.split_products import dot_three_parts, three_parts
 from dspark_ops_triton.blocks.split_sums import add_splits
@@ -203,7 +204,7 @@ class MixSinkhorn:
             partial = torch.empty(cells, dtype=torch.float32, device=x.device)
             mix_kernel[(groups, splits)](
                 x, fn, scale, base, partial, state, pre, post, comb, tokens, float(rms_eps), float(hc_eps), iterations,
-                **launch_constants(tiles, width, tokens_of_group(tokens), x.is_cuda and torch.version.hip is None),
+                **launch_constants(tiles, width, tokens_of_group(tokens), takes_ptx(mix_kernel)),
                 **launch_options(tiles),
             )  # fmt: skip
         return pre, post, comb

@@ -20,6 +20,7 @@ from dspark_ops_triton.blocks.codes import e4m3_value, e4m3_value_by_fnuz, ue8m0
 from dspark_ops_triton.blocks.dependent import begin, pdl_option
 from dspark_ops_triton.blocks.fp8_grid import GROUPS, grid_codes_kernel, grid_values_kernel
 from dspark_ops_triton.blocks.fp8_grid import launch_options as grid_options
+from dspark_ops_triton.blocks.ptx import takes_ptx
 from dspark_ops_triton.blocks.scratch import ScratchMemory
 from dspark_ops_triton.blocks.tile_table import tiles_for
 from dspark_ops_triton.blocks.word_product import word_parts_kernel
@@ -176,7 +177,7 @@ class GridProduct:
         parts, words = scratch[:parts_size], scratch[parts_size : parts_size + value_words]
         groups = rows * lanes // 32
         grid = (triton.cdiv(columns, tiles.columns), splits, triton.cdiv(rows, tiles.rows))
-        constants, options = part_constants(tiles, lanes, x.is_cuda), part_options(tiles)
+        constants, options = part_constants(tiles, lanes, takes_ptx(word_parts_kernel)), part_options(tiles)
         if tiles.codes:
             codes = words.view(torch.uint8)[: rows * lanes]
             # Codes are half as long as values: their scale bytes fit behind them.
