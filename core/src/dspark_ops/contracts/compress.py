@@ -13,6 +13,7 @@ from dspark_ops._lazy import torch
 from dspark_ops.contracts._compress_cases import c1_cases, c2_cases
 from dspark_ops.contracts.contract import Argument, Contract, Option, Output, Site
 from dspark_ops.contracts.exactness import bitwise, bitwise_given, ulp
+from dspark_ops.contracts.kept_rows import kept_or_first, write_kept
 from dspark_ops.contracts.layouts import KV_LAYOUTS, page_layout
 from dspark_ops.contracts.numerics import fp4_fake_quant_e4m3_scale, rms_norm
 from dspark_ops.contracts.rope import rotate, rotations
@@ -130,7 +131,8 @@ def compress_c2(
     latent = torch.where(complete[:, None], latent, 0.0).bfloat16()
     store_entries(latent, freqs, positions - odd.to(positions.dtype), out_loc >> 1, complete, cache, page_size, layout)
     kept = live & (_in_last_rows(at, requests, live, state, ring_size) if form == "extend" else ~odd)
-    state[(first_of_ring + at % ring_size)[kept]] = kv_score[kept]
+    written = kept_or_first(kept)
+    write_kept(state, ((first_of_ring + at % ring_size)[written],), kv_score[written], kept)
     return latent
 
 

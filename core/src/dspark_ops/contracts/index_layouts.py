@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from dspark_ops._lazy import torch
+from dspark_ops.contracts.kept_rows import kept_or_first, write_kept
 from dspark_ops.contracts.layouts import INDEX_K_PAGE68
 from dspark_ops.errors import ContractError
 
@@ -95,14 +96,16 @@ class SplitLayout:
             ContractError: as `views`.
         """
         data_at, scale_at = self.views(payload, scales)
-        kept = (slots >= 0) & (slots < payload.shape[0] * self.page_size)
+        count = payload.shape[0] * self.page_size
+        kept = (slots >= 0) & (slots < count)
         if keep is not None:
             kept &= keep
-        slots = slots[kept].long()
-        data, byte = self.pack(rows[kept])
+        written = kept_or_first(kept)
+        slots = slots[written].clamp(0, max(count - 1, 0)).long()
+        data, byte = self.pack(rows[written])
         page, offset = slots // self.page_size, slots % self.page_size
-        data_at[page, offset] = data.view(-1, self.chunks, self.chunk_bytes)
-        scale_at[page, offset // self.lanes, offset % self.lanes] = byte
+        write_kept(data_at, (page, offset), data.view(-1, self.chunks, self.chunk_bytes), kept)
+        write_kept(scale_at, (page, offset // self.lanes, offset % self.lanes), byte, kept)
 
     def load(self, payload: Tensor, scales: Tensor, slots: Tensor) -> Tensor:
         """Return the rows [n, 128] float32 at `slots` [n] int32 or int64, all within the buffers.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from dspark_ops._lazy import torch
 from dspark_ops.contracts import numerics
+from dspark_ops.contracts.kept_rows import kept_or_first, write_kept
 from dspark_ops.errors import ContractError
 from dspark_ops.suggest import did_you_mean
 
@@ -216,14 +217,16 @@ class PageLayout:
             ContractError: as `views`.
         """
         data_rows, scale_rows = self.views(cache, page_size)
-        kept = (slots >= 0) & (slots < cache.shape[0] * page_size)
+        count = cache.shape[0] * page_size
+        kept = (slots >= 0) & (slots < count)
         if keep is not None:
             kept &= keep
-        slots = slots[kept].long()
-        data, scales = self.pack(rows[kept])
-        page, offset = slots // page_size, slots % page_size
-        data_rows[page, offset] = data
-        scale_rows[page, offset, : self.scales] = scales
+        written = kept_or_first(kept)
+        slots = slots[written].clamp(0, max(count - 1, 0)).long()
+        data, scales = self.pack(rows[written])
+        places = slots // page_size, slots % page_size
+        write_kept(data_rows, places, data, kept)
+        write_kept(scale_rows[..., : self.scales], places, scales, kept)
 
     def load(self, cache: Tensor, slots: Tensor, page_size: int) -> Tensor:
         """Return the rows [n, width] float32 at `slots` [n] int32 or int64, all within the cache.
