@@ -110,6 +110,13 @@ def test_rows_are_cut_as_views_and_joined_again_with_what_they_write_shared() ->
     assert joined is not None and torch.equal(joined["cache"], wanted["cache"])
 
 
+def test_a_single_row_of_a_contiguous_tensor_is_contiguous_though_rows_come_last() -> None:
+    gathered = contracts.get("argmax_vocab_parallel")
+    pairs = torch.arange(12).view(2, 2, 3)
+    part = row_slice(gathered, {"pairs": pairs}, 1, 1)
+    assert part is not None and part["pairs"].is_contiguous() and part["pairs"].tolist() == [[[1], [4]], [[7], [10]]]
+
+
 def fresh(inputs: Any) -> dict[str, Any]:
     return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
 

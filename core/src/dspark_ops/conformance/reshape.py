@@ -60,7 +60,11 @@ def resized(contract: Contract, inputs: Inputs, axis: str, size: int) -> dict[st
 
 
 def row_slice(contract: Contract, inputs: Inputs, start: int, count: int) -> dict[str, Any] | None:
-    """Return the inputs of some consecutive rows, as views, or None where a shape does not let rows be cut out."""
+    """Return the inputs of some consecutive rows, or None where a shape does not let rows be cut out.
+
+    They are views, but where the whole is contiguous, its rows are not, and nothing is written there: a region may ask
+    for contiguous tensors.
+    """
     rows = rows_of_inputs(contract, inputs)
     result = dict(inputs)
     for argument in contract.arguments:
@@ -73,7 +77,9 @@ def row_slice(contract: Contract, inputs: Inputs, start: int, count: int) -> dic
             if not _rows_lead(entry, contract.rows) or rows == 0:
                 return None
             per_row = tensor.shape[dimension] // rows
-            tensor = tensor.narrow(dimension, start * per_row, count * per_row)
+            whole, tensor = tensor, tensor.narrow(dimension, start * per_row, count * per_row)
+            if whole.is_contiguous() and not argument.written:
+                tensor = tensor.contiguous()
         result[argument.name] = tensor
     return result
 
