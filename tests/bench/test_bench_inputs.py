@@ -10,7 +10,7 @@ from dspark_ops import contracts  # noqa: E402
 from dspark_ops.bench import inputs_dense  # noqa: E402
 from dspark_ops.bench.agreement import Wanted, called_once  # noqa: E402
 from dspark_ops.bench.inputs import Place, bench_inputs  # noqa: E402
-from dspark_ops.conformance.facts import outside, rows_of_inputs  # noqa: E402
+from dspark_ops.binding.facts import outside, rows_of_inputs  # noqa: E402
 from dspark_ops.contracts.contract import Site  # noqa: E402
 from dspark_ops.errors import EvidenceError  # noqa: E402
 

@@ -9,8 +9,8 @@ import torch
 
 from dspark_ops import contracts
 from dspark_ops.api import Constraint, axis, dtype, elements, unit_last_stride
+from dspark_ops.binding.facts import axes_of, facts_of, outside, stride_form
 from dspark_ops.conformance.borders import borders, changed
-from dspark_ops.conformance.facts import axes_of, facts_of, outside, stride_form
 from dspark_ops.conformance.numbers import check_case, outputs_of
 from dspark_ops.conformance.poison import PATTERNS, Poison, holding, unwritten
 from dspark_ops.conformance.reshape import by_rows, displaced, resized, restrided, row_slice

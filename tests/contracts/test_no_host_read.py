@@ -10,9 +10,10 @@ import torch
 from dspark_ops.contracts import get
 
 NAMES = [
-    "accept_forced", "argmax_vocab_parallel", "argmax_vocab_parallel_local", "draft_inputs", "engram_gather",
-    "expand_uniform", "fill_padded_topk", "moe_gate_hash", "moe_gate_topk_packed", "moe_local_reduce", "moe_sort",
-    "pack_topk_ids", "verify_inputs",
+    "accept_forced", "argmax_vocab_parallel", "argmax_vocab_parallel_local", "compress_c1", "compress_c2",
+    "draft_inputs", "engram_gather", "expand_uniform", "fill_padded_topk", "index_k_store", "index_q_rope_fp4_pack",
+    "index_scores", "k_norm_rope_store", "moe_gate_hash", "moe_gate_topk_packed", "moe_local_reduce", "moe_sort",
+    "pack_topk_ids", "paged_mqa_logits_fp4", "q_rope_store", "rope_tail_fp4_fake_quant", "verify_inputs",
 ]  # fmt: skip
 
 
@@ -39,4 +40,5 @@ def _copies(inputs: dict) -> dict:
 
 
 def _as_tuple(value: object) -> tuple:
-    return () if value is None else value if isinstance(value, tuple) else (value,)
+    values = value if isinstance(value, tuple) else (value,)
+    return tuple(item for item in values if item is not None)  # an output that was not asked for is None

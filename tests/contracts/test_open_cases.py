@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dspark_ops.api import ReasonCode, elements
-from dspark_ops.conformance.facts import rows_of_inputs
+from dspark_ops.binding.facts import rows_of_inputs
 from dspark_ops.contracts import get, names
 from dspark_ops.contracts.argmax import argmax_rows
 from dspark_ops.contracts.kv_store import k_norm_rope_store

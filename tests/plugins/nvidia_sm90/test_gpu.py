@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dspark_ops import contracts
-from dspark_ops.conformance.facts import facts_of
+from dspark_ops.binding.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts.attention import _filled_cache
 from dspark_ops_nvidia_sm90 import flashmla

@@ -7,8 +7,8 @@ import torch
 import triton
 
 from dspark_ops import contracts
+from dspark_ops.binding.facts import facts_of
 from dspark_ops.binding.targets import resolve
-from dspark_ops.conformance.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.selection.planner import make_plan
 from dspark_ops.selection.probe import probe

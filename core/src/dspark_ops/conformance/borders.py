@@ -10,7 +10,7 @@ from typing import Any
 
 from dspark_ops.api.reason import Reason, ReasonCode
 from dspark_ops.api.region import Constraint
-from dspark_ops.conformance.facts import STRIDE_FORMS
+from dspark_ops.binding.facts import STRIDE_FORMS
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.selection.problem import Problem
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from dspark_ops._lazy import torch
 from dspark_ops.api.region import Constraint
+from dspark_ops.binding.facts import facts_of, rows_of_inputs
 from dspark_ops.conformance.borders import borders, changed, value_in
-from dspark_ops.conformance.facts import facts_of, rows_of_inputs
 from dspark_ops.conformance.reshape import converted, resized, restrided
 from dspark_ops.conformance.subject import Subject
 from dspark_ops.conformance.variations import elements, rows_are_independent, runs_on_reference

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
-from dspark_ops.conformance.facts import axes_of, rows_of_inputs
+from dspark_ops.binding.facts import axes_of, rows_of_inputs
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.contracts.values import evaluate, unknown_names
 

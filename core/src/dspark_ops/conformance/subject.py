@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dspark_ops.api.reason import Reason
+from dspark_ops.binding.facts import facts_of, rows_of_inputs
 from dspark_ops.binding.targets import check_signature, resolve
-from dspark_ops.conformance.facts import facts_of, rows_of_inputs
 from dspark_ops.contracts.contract import Contract
 from dspark_ops.errors import BindingError
 from dspark_ops.selection.candidate import kernel_candidate

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dspark_ops._lazy import torch
-from dspark_ops.conformance.facts import dtype_name, rows_of_inputs
+from dspark_ops.binding.facts import dtype_name, rows_of_inputs
 from dspark_ops.conformance.failure import Failure, Finding
 from dspark_ops.conformance.numbers import outputs_of
 from dspark_ops.conformance.reshape import by_rows

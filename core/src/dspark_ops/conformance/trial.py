@@ -98,7 +98,7 @@ def _runner(request: Mapping[str, Any], stack: ExitStack) -> Callable[[str], dic
 
 def _calls(subject: Any, layouts: Mapping[str, str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield calls that a kernel serves, those in the planned layouts first, the small ones before the model's."""
-    from dspark_ops.conformance.facts import rows_of_inputs
+    from dspark_ops.binding.facts import rows_of_inputs
     from dspark_ops.conformance.variations import elements
 
     for scale in ("small", "model"):

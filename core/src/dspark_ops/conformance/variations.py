@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dspark_ops._lazy import torch
-from dspark_ops.conformance.facts import outside, rows_of_inputs
+from dspark_ops.binding.facts import outside, rows_of_inputs
 from dspark_ops.conformance.numbers import reference_outputs
 from dspark_ops.conformance.reshape import by_rows, converted, displaced, resized, restrided
 from dspark_ops.contracts.contract import Argument, Case, Contract

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dspark_ops import contracts
+from dspark_ops.binding.facts import facts_of
 from dspark_ops.binding.targets import resolve
-from dspark_ops.conformance.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import Case
 from dspark_ops_amd_gfx950.plugin import KERNELS

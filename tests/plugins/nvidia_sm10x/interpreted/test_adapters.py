@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dspark_ops import contracts
-from dspark_ops.conformance.facts import facts_of
+from dspark_ops.binding.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops_nvidia_sm10x.flash_mla import FORMATS, FlashMla
 from dspark_ops_nvidia_sm10x.flashinfer_mxfp8 import FlashInferMxfp8

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dspark_ops import contracts
-from dspark_ops.conformance.facts import facts_of
+from dspark_ops.binding.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import Case, Contract
 from dspark_ops_nvidia_sm10x import candidates, gate, latents, schedule, streams, verify_tail

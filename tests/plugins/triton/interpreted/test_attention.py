@@ -10,8 +10,8 @@ import torch
 from triton.runtime.interpreter import InterpretedFunction
 
 from dspark_ops import contracts
+from dspark_ops.binding.facts import facts_of
 from dspark_ops.binding.targets import resolve
-from dspark_ops.conformance.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts.rope import rope_table
 from dspark_ops_triton import rope_wo_a

@@ -12,8 +12,8 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 
 from dspark_ops import contracts
+from dspark_ops.binding.facts import facts_of
 from dspark_ops.binding.targets import resolve
-from dspark_ops.conformance.facts import facts_of
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts import numerics
 from dspark_ops_triton.blocks import codes
