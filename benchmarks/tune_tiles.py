@@ -47,9 +47,9 @@ from dspark_ops_triton.blocks.arrival import ArrivalState
 from dspark_ops_triton.blocks.copy_tiles import ColumnTiles
 from dspark_ops_triton.blocks.dependent import has_pdl
 from dspark_ops_triton.blocks.grid_product import GridProduct
+from dspark_ops_triton.blocks.head_projection import HeadProjection, meetings
 from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
 from dspark_ops_triton.blocks.row_argmax import RowArgmax, Tiles, unit_count
-from dspark_ops_triton.blocks.slab_projection import HeadSlabs, meetings
 
 MODEL = contracts.model_shapes("deepseek-v4.1-flash/tp4")
 ROWS = (1, 6, 48)
@@ -97,7 +97,7 @@ def projection(tiles: Any, form: str = "plain") -> Callable[..., Any]:
     table = of_lines(rope_wo_a.TILES, tiles)
     axes = contracts.get("rope_wo_a").sites(MODEL)[0].axes
     arrivals = ArrivalState(meetings(table, axes["G"] * axes["R"], ROWS), torch.device("cuda"))
-    return cast("Callable[..., Any]", getattr(HeadSlabs(table, arrivals), form))
+    return cast("Callable[..., Any]", getattr(HeadProjection(table, arrivals), form))
 
 
 def changes(tiles: Any, *each: dict[str, int]) -> tuple[Any, ...]:

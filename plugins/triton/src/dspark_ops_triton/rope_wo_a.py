@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dspark_ops_triton.blocks.arrival import ArrivalState
+from dspark_ops_triton.blocks.head_projection import HeadProjection, compile_head_projection, meetings
 from dspark_ops_triton.blocks.head_slabs import Tiles
 from dspark_ops_triton.blocks.head_slices import Slices
-from dspark_ops_triton.blocks.slab_projection import HeadSlabs, compile_head_slabs, meetings
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
 #: 64 programs of V4.1 on one of four ranks take 32 columns each, which share scales of MXFP8, and all of K: no program
@@ -27,12 +27,12 @@ AMD_TILES = (Tiles(16, 8, 256, 16), Tiles(32, 8, 256, 16))
 def rope_wo_a(o: Tensor, weight: Tensor, freqs: Tensor, positions: Tensor, head_dim: int = 512) -> Tensor:
     """Return the low-rank projection of the attention output, its rotation undone first: [T, G*R] bfloat16.
 
-    It is a call of `HeadSlabs.plain`, which states the arguments; unprepared, on AMD GPUs, a launch that zeroes 32
+    It is a call of `HeadProjection.plain`, which states the arguments; unprepared, on AMD GPUs, a launch that zeroes 32
     bytes per tile comes before the kernel.
 
     Source: N5, bfloat16 form.
     """
-    return HeadSlabs(table_of(arch_of(o.device)), ArrivalState(0, o.device)).plain(
+    return HeadProjection(table_of(arch_of(o.device)), ArrivalState(0, o.device)).plain(
         o, weight, freqs, positions, head_dim
     )
 
@@ -42,7 +42,7 @@ def prepare_rope_wo_a(device: Any, site: Any, rows: Sequence[int]) -> Callable[.
     return prepared("rope_wo_a", device, site, rows).plain
 
 
-def prepared(operator: str, device: Any, site: Any, rows: Sequence[int]) -> HeadSlabs:
+def prepared(operator: str, device: Any, site: Any, rows: Sequence[int]) -> HeadProjection:
     """Return the projection bound to a device, with what the table of tiles says for all of its lines.
 
     The method of the operator is compiled for the site's sizes.
@@ -50,9 +50,9 @@ def prepared(operator: str, device: Any, site: Any, rows: Sequence[int]) -> Head
     axes = site.axes
     table = tuple(tiles_for(operator, device, site, line) for line in table_of(device.arch.name))
     target = torch.device("cpu" if device.arch.vendor == "cpu" else "cuda")
-    bound = HeadSlabs(table, ArrivalState(meetings(table, axes["G"] * axes["R"], rows), target))
+    bound = HeadProjection(table, ArrivalState(meetings(table, axes["G"] * axes["R"], rows), target))
     if target.type == "cuda":
-        compile_head_slabs(bound.plain if operator == "rope_wo_a" else bound.mxfp8, table, site, rows)
+        compile_head_projection(bound.plain if operator == "rope_wo_a" else bound.mxfp8, table, site, rows)
     return bound
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dspark_ops_triton.blocks.arrival import ArrivalState
-from dspark_ops_triton.blocks.slab_projection import HeadSlabs
+from dspark_ops_triton.blocks.head_projection import HeadProjection
 from dspark_ops_triton.rope_wo_a import arch_of, prepared, table_of
 
 
@@ -17,12 +17,12 @@ def rope_wo_a_mxfp8(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return what `rope_wo_a` returns, its e4m3 codes and its scale bytes in the layout ``sf_128x4``, padding 0.
 
-    It is a call of `HeadSlabs.mxfp8`, which states the arguments; unprepared, on AMD GPUs, a launch that zeroes 32
+    It is a call of `HeadProjection.mxfp8`, which states the arguments; unprepared, on AMD GPUs, a launch that zeroes 32
     bytes per tile comes before the kernel.
 
     Source: N5, MXFP8 form.
     """
-    return HeadSlabs(table_of(arch_of(o.device)), ArrivalState(0, o.device)).mxfp8(
+    return HeadProjection(table_of(arch_of(o.device)), ArrivalState(0, o.device)).mxfp8(
         o, weight, freqs, positions, head_dim
     )
 

@@ -17,8 +17,8 @@ from dspark_ops.contracts.rope import rope_table
 from dspark_ops_triton import rope_wo_a
 from dspark_ops_triton.attention import TILES, SparseDecode, sparse_mla_decode
 from dspark_ops_triton.blocks.arrival import ArrivalState
+from dspark_ops_triton.blocks.head_projection import HeadProjection
 from dspark_ops_triton.blocks.scratch import ScratchMemory
-from dspark_ops_triton.blocks.slab_projection import HeadSlabs
 from dspark_ops_triton.kernels_attention import KERNELS
 
 OPERATORS = {kernel.op: kernel for kernel in KERNELS}
@@ -160,7 +160,7 @@ def test_many_parts_of_both_caches_are_merged() -> None:
 
 @pytest.mark.parametrize("table", [rope_wo_a.SMALL_TILES, rope_wo_a.AMD_TILES], ids=["small", "amd"])
 def test_the_projection_by_slabs_passes_every_case(table: tuple[Any, ...]) -> None:
-    bound = HeadSlabs(table, ArrivalState(0, torch.device("cpu")))
+    bound = HeadProjection(table, ArrivalState(0, torch.device("cpu")))
     assert check_numbers(contracts.get("rope_wo_a"), bound.plain) == []
     assert check_numbers(contracts.get("rope_wo_a_mxfp8"), bound.mxfp8, seed=1) == []
 

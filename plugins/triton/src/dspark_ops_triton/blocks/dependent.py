@@ -1,8 +1,9 @@
 """Programmatic dependent launch: a kernel is set up while the one before it still runs, where the device can.
 
-A kernel launched so has to wait, before it touches memory, until those before it have finished and their stores are
-seen. All of our kernels wait first and then let the next one be set up: that one waits in turn, so it may not see less
-than in an ordinary launch, and the results are the same bit for bit.
+A kernel launched so has to wait, before it touches what the kernels before it write or read, until they have finished
+and their stores are seen. Our kernels wait and then let the next one be set up: that one waits in turn, so it may not
+see less than in an ordinary launch, and the results are the same bit for bit. What no kernel of a step writes, weights,
+may be read before the wait; kernels that do say so in their notes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def begin(PDL: tl.constexpr):
-    """Wait for the kernels before this one, then let the next one be set up. It stands before the first access."""
+    """Wait for the kernels before this one, then let the next one be set up: before all accesses but to weights."""
     if PDL:
         gdc_wait()
         gdc_launch_dependents()

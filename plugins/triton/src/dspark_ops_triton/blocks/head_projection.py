@@ -30,7 +30,7 @@ from dspark_ops_triton.blocks.scratch import ScratchMemory
 MOST_TOKENS = 256
 
 
-class HeadSlabs:
+class HeadProjection:
     """The projection bound to one device: one launch per call of up to 256 tokens, safe to capture, on any streams.
 
     Where it is cut by slabs, the programs of a tile meet at memory that this object owns: keep it alive as long as
@@ -137,7 +137,7 @@ def meetings(table: Sequence[Tiles | Slices], width: int, rows: Sequence[int]) -
     return triton.cdiv(width, COLUMNS) * max(blocks, default=0)
 
 
-def compile_head_slabs(
+def compile_head_projection(
     call: Callable[..., Any], table: Sequence[Tiles | Slices], site: Any, rows: Sequence[int]
 ) -> None:
     """Call the operator, cut as the table says, once per build that a site needs.
@@ -155,4 +155,4 @@ def compile_head_slabs(
             call(o, weight, freqs, typed, site.options["head_dim"])
 
 
-__all__ = ["MOST_TOKENS", "HeadSlabs", "compile_head_slabs", "meetings"]
+__all__ = ["MOST_TOKENS", "HeadProjection", "compile_head_projection", "meetings"]
