@@ -34,11 +34,12 @@ def test_the_local_argmax_reads_16_bytes_at_a_time(arch: str) -> None:
 def test_lengths_and_slots_use_registers_only(arch: str) -> None:
     signature = {
         **dict.fromkeys(("seq_lens", "block_lens", "compact_lens", "page_table"), "*i32"),
-        **dict.fromkeys(("rows", "topk_blocks", "block_size", "exact_tail"), "i32"),
+        **dict.fromkeys(("rows", "topk_blocks"), "i32"),
     }
+    cut = index_lengths.LENGTHS_CUT
     lengths = compile_kernel(
-        candidate_counts.lengths_kernel, arch, signature, candidate_counts.launch_constants(index_lengths.LENGTHS_CUT),
-        cut_options(index_lengths.LENGTHS_CUT),
+        candidate_counts.lengths_kernel, arch, signature, candidate_counts.launch_constants(cut, 8, True),
+        cut_options(cut),
     )  # fmt: skip
     signature = {
         "scores": "*fp32", "indices": "*i64", "page_table": "*i32", "page_indices": "*i32", "raw_indices": "*i64",

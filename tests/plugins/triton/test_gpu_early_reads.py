@@ -23,7 +23,10 @@ pytestmark = pytest.mark.gpu
 MODEL = contracts.model_shapes("deepseek-v4.1-flash/tp4")
 EARLY = {kernel.op: kernel for kernel in KERNELS if kernel.traits.pdl}
 #: Weights that a kernel reads before it waits, as it says: the kernel just before it must not write them.
-READ_BEFORE = {"k_norm_rope_store": ("weight",), "mhc_mix_sinkhorn": ("fn",)}
+READ_BEFORE = {
+    **dict.fromkeys(("compress_c1", "compress_c2", "index_k_store", "k_norm_rope_store"), ("weight",)),
+    "mhc_mix_sinkhorn": ("fn",),
+}
 ROWS = 6
 #: Steps of arithmetic, each on the result of the one before, between a load and its store: some microseconds.
 DELAY = 4000

@@ -134,7 +134,8 @@ _COMPRESS_C1 = Kernel(
     traits=EARLY_ROWS,
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note=f"1 launch; about 2900 bytes per row; {_LATENT}; layout kv_v4 alone",
+    note=f"1 launch; about 2900 bytes per row; {_LATENT}; layout kv_v4 alone; the weight is read before the wait: the "
+    "kernel just before must not write it",
 )
 
 _COMPRESS_C2 = Kernel(
@@ -163,7 +164,8 @@ _COMPRESS_C2 = Kernel(
     traits=EARLY_ROWS,
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note=f"1 launch, in the form extend 2; about 10 kB per row; {_LATENT}; layout kv_v4 alone",
+    note=f"1 launch, in the form extend 2; about 10 kB per row; {_LATENT}; layout kv_v4 alone; the weight is read "
+    "before the wait: the kernel just before must not write it",
 )
 
 KERNELS = (_Q_ROPE_STORE, _ROPE_WO_A, _ROPE_WO_A_MXFP8, _K_NORM_ROPE_STORE, _COMPRESS_C1, _COMPRESS_C2)

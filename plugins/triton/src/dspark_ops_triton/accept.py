@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 
 #: Requests of a program, and tokens that it holds at most: wide steps share a program among fewer requests.
 CUT = Cut(items=4, warps=1)
@@ -27,9 +27,9 @@ def finalize_kernel(
     DRAFTS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Write the lengths and emitted tokens of ROWS requests; WIDTH is a power of two above DRAFTS."""
-    begin(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = row < requests
+    begin_at((correct_len, bonus, drafts, prefix_lens, commit_lens, new_seq_lens, out_tokens, draft_stride), PDL)
     column = tl.arange(0, WIDTH)[None, :]
     has_draft = live[:, None] & (column < DRAFTS)
     # All loads come before the first store, which would hold up those behind it.

@@ -13,7 +13,7 @@ from torch import Tensor
 from dspark_ops_triton.accept_tail import length_words
 from dspark_ops_triton.blocks.accepting import leading_run, matches, row_limit, token_at
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 
 #: Requests of a program, and tokens that it holds at most: wide steps share a program among fewer requests.
 CUT = Cut(items=4, warps=1)
@@ -29,11 +29,11 @@ def greedy_kernel(
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Accept ROWS requests; WIDTH is a power of two of at least COLUMNS."""
-    begin(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = row < requests
     column = tl.arange(0, WIDTH)[None, :]
     place = row[:, None].to(tl.int64)
+    begin_at((candidates, target_ids, correct_len, bonus, cap_trim, candidate_stride), PDL)
     draft = tl.load(
         candidates + place * candidate_stride + 1 + column, mask=live[:, None] & (column < COLUMNS - 1), other=0
     )

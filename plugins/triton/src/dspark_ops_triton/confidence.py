@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.exact_sums import add_product
 
 #: Columns of one slot's state that a program has in hand at a time, and the warps that share them: 16 bytes per thread.
@@ -38,9 +38,10 @@ def score_kernel(
     The head's products are summed without losing bits: scores far from 0 are sums of large terms, and a confidence is
     wanted to two millionths.
     """
-    begin(PDL)
     request, slot = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     place = request * tl.num_programs(1) + slot
+    start = hidden + request * row_stride * STRIDE_UNIT + slot * slot_stride * STRIDE_UNIT
+    begin_at((start, weight, bias, temperatures, confidence, last_token), PDL)
     # What is needed last is on its way first: the state's products hide its latency.
     zero = tl.full((), 0, tl.int32)
     shift = tl.load(bias + zero, mask=zero + has_bias > 0, other=0.0)
@@ -53,7 +54,6 @@ def score_kernel(
     lanes = tl.arange(0, BLOCK)
     high = tl.zeros((BLOCK,), tl.float32)
     low = tl.zeros((BLOCK,), tl.float32)
-    start = hidden + request * row_stride * STRIDE_UNIT + slot * slot_stride * STRIDE_UNIT
     for first in tl.range(0, WIDTH, BLOCK, loop_unroll_factor=UNROLL):
         inside = first + lanes < WIDTH
         state = tl.load(start + first + lanes, mask=inside, other=0.0).to(tl.float32)
@@ -74,9 +74,9 @@ def survival_kernel(
     confidence, survival, requests, GAMMA: tl.constexpr, REQUESTS: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
     """Write the products of the first confidences of REQUESTS requests, one factor after the other."""
-    begin(PDL)
     request = tl.program_id(0).to(tl.int64) * REQUESTS + tl.arange(0, REQUESTS)
     live = request < requests
+    begin_at((confidence, survival, requests), PDL)
     values = ()
     for slot in tl.static_range(GAMMA):
         values = values + (tl.load(confidence + request * GAMMA + slot, mask=live, other=1.0),)  # noqa: RUF005

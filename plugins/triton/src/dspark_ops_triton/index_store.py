@@ -19,7 +19,7 @@ from dspark_ops_triton.blocks.codes import (
     ue8m0_index,
 )
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn
 
 WIDTH, ROPE = 128, 64
@@ -43,15 +43,17 @@ def index_store_kernel(
 
     Slots below `first_slot` write nothing. `k_stride` counts groups of UNIT elements.
     """
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     group, lane = tl.arange(0, GROUPS)[:, None], tl.arange(0, GROUP)[None, :]
+    k += row * k_stride * UNIT
+    if weight is not None:
+        # no kernel of a step writes weights: it comes while the one before may still be running
+        gain = tl.load(weight + group * GROUP + lane).to(tl.float32)
+    begin_at((k, freqs, positions, out_loc, cache, slots, first_slot), PDL)
     # All loads but the table's are under way together; that one waits for the position alone.
     slot = tl.load(out_loc + row).to(tl.int64)
     place = tl.load(positions + row).to(tl.int64) & position_mask
-    key = tl.load(k + row * k_stride * UNIT + group * GROUP + lane).to(tl.float32)
-    if weight is not None:
-        gain = tl.load(weight + group * GROUP + lane).to(tl.float32)
+    key = tl.load(k + group * GROUP + lane).to(tl.float32)
     pair = group * (GROUP // 2) + tl.arange(0, GROUP // 2)[None, :]
     turned = pair >= (LANES - TURNED) // 2
     kept = (slot >= first_slot) & (slot < slots)

@@ -40,7 +40,8 @@ _COMPRESS_C1 = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per row; about 2900 bytes per row; layout kv_v4 alone; 64-bit offsets",
+    note="1 launch, one program per row; about 2900 bytes per row; layout kv_v4 alone; 64-bit offsets; the weight is "
+    "read before the wait (PDL): the kernel just before must not write it",
 )
 
 _COMPRESS_C2 = Kernel(
@@ -69,7 +70,8 @@ _COMPRESS_C2 = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, in the form extend 2; about 10 kB per row; layout kv_v4 alone; 64-bit offsets",
+    note="1 launch, in the form extend 2; about 10 kB per row; layout kv_v4 alone; 64-bit offsets; the weight is read "
+    "before the wait (PDL): the kernel just before must not write it",
 )
 
 _INDEX_K_STORE = Kernel(
@@ -97,7 +99,8 @@ _INDEX_K_STORE = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one warp per key, norm included; about 850 bytes per key; both layouts; 64-bit offsets",
+    note="1 launch, one warp per key, norm included; about 850 bytes per key; both layouts; 64-bit offsets; the weight "
+    "is read before the wait (PDL): the kernel just before must not write it",
 )
 
 KERNELS = (_COMPRESS_C1, _COMPRESS_C2, _INDEX_K_STORE)

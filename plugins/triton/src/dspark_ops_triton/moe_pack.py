@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.expert_words import expert_word
 
 #: A choice per thread.
@@ -21,9 +21,9 @@ CUT = Cut(items=128, warps=4)
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["ids", "weights"])
 def pack_kernel(ids, weights, out, count, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Write BLOCK words."""
-    begin(PDL)
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = place < count
+    begin_at((ids, weights, out, count), PDL)
     expert = tl.load(ids + place, mask=mask, other=0).to(tl.int32)
     tl.store(out + place, expert_word(expert, tl.load(weights + place, mask=mask, other=0.0)), mask=mask)
 

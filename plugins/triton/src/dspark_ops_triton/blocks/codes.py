@@ -8,6 +8,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+#: The reciprocals of 448 and 6, rounded to float32. Rounded up to powers of two, products with them are the quotients
+#: that contracts name, for every mantissa: a true division would stand in the chain of each kernel that stores codes.
+RECIPROCAL_448 = tl.constexpr(0.00223214295692741870880126953125)
+RECIPROCAL_6 = tl.constexpr(0.16666667163372039794921875)
+
 
 @triton.jit
 def pow2ceil_byte(value):
@@ -19,15 +24,13 @@ def pow2ceil_byte(value):
 @triton.jit
 def ue8m0_v4page(amax):
     """Return the scale byte, int32, of a group of a V4 page: pow2ceil(max(amax, 1e-4) / 448) (N0.4, V4PAGE)."""
-    floored = tl.maximum(amax, 1e-4)
-    return pow2ceil_byte(tl.div_rn(floored, tl.full(floored.shape, 448.0, tl.float32)))
+    return pow2ceil_byte(tl.maximum(amax, 1e-4) * RECIPROCAL_448)
 
 
 @triton.jit
 def ue8m0_v41page(amax):
     """Return the scale byte, int32, of a group of a V4.1 page: pow2ceil(max(amax / 448, 1e-4)) (N0.4, V41PAGE)."""
-    scale = tl.div_rn(amax, tl.full(amax.shape, 448.0, tl.float32))
-    return pow2ceil_byte(tl.maximum(scale, 1e-4))
+    return pow2ceil_byte(tl.maximum(amax * RECIPROCAL_448, 1e-4))
 
 
 @triton.jit
@@ -36,14 +39,13 @@ def ue8m0_fp4_fake(amax):
 
     It is 1 to 253 (A2, stage B).
     """
-    return pow2ceil_byte(tl.maximum(amax, 6 * 2.0**-126) * 0.16666667163372039794921875)
+    return pow2ceil_byte(tl.maximum(amax, 6 * 2.0**-126) * RECIPROCAL_6)
 
 
 @triton.jit
 def ue8m0_index(amax):
     """Return the scale byte, int32, of a packed fp4 index group: pow2ceil(max(amax / 6, 1e-4)), divided truly (A1)."""
-    sixth = tl.div_rn(amax, tl.full(amax.shape, 6.0, tl.float32))
-    return tl.minimum(pow2ceil_byte(tl.maximum(sixth, 1e-4)), 254)
+    return tl.minimum(pow2ceil_byte(tl.maximum(amax * RECIPROCAL_6, 1e-4)), 254)
 
 
 @triton.jit
@@ -52,7 +54,7 @@ def ue8m0_fp8_grid(amax):
 
     It is 85 to 247.
     """
-    return pow2ceil_byte(tl.maximum(amax, 1e-10) * 0.00223214295692741870880126953125)
+    return pow2ceil_byte(tl.maximum(amax, 1e-10) * RECIPROCAL_448)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.keep_last import SEARCHED, keep_last_kernel
 from dspark_ops_triton.blocks.kv_v4 import (
     GROUP,
@@ -45,12 +45,14 @@ def compress_c1_kernel(
     UNIT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Normalise one row and store its entry; `kv_stride` counts groups of UNIT elements."""
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    kv += row * kv_stride * UNIT
+    gain = load_groups(weight)  # no kernel of a step writes weights: it comes while the one before may still be running
+    begin_at((kv, positions, out_loc, freqs, cache, latents, slots), PDL)
     # All loads but the table's are under way together; that one waits for the position alone.
     slot = tl.load(out_loc + row).to(tl.int64)
     place = tl.load(positions + row).to(tl.int64)
-    groups, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
+    groups = load_groups(kv)
     kept = (slot > 0) & (slot < slots)
     cosines, sines = load_last_turns(freqs + place * GROUP, kept)
     latent = normalise_groups(groups, gain, eps).to(tl.bfloat16)
@@ -73,17 +75,20 @@ def compress_c2_kernel(
     No row of these forms is put where another one reads: a block is shorter than the ring. The form ``extend`` has no
     such bound, and its rows are put into the ring by the next launch.
     """
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    own = kv_score + row * (2 * LANES)
+    first = tl.program_id(0) % draft_len == 0
+    gain = load_groups(weight)  # no kernel of a step writes weights: it comes while the one before may still be running
+    begin_at((own, positions, requests, out_loc, state, cache, latents, slots, first), PDL)
     slot = tl.load(out_loc + row).to(tl.int64)
     place = tl.load(positions + row).to(tl.int64)
     ring = tl.load(requests + row) * ring_size
     live, odd = slot != 0, place % 2 == 1
-    own = kv_score + row * (2 * LANES)
     if live & odd:
-        partner = state + (ring + (place - 1) % ring_size) * (2 * LANES)
+        # In 32 bits, which hold every position that a table has a row for: 64 take several times as long.
+        partner = state + (ring + (place - 1).to(tl.int32) % ring_size) * (2 * LANES)
         if FORM == VERIFY:
-            if row % draft_len != 0:
+            if not first:
                 partner = own - 2 * LANES
         elif FORM == EXTEND:
             before = tl.maximum(row - 1, 0)
@@ -95,14 +100,14 @@ def compress_c2_kernel(
         kept = (entry >= 0) & (entry < slots)
         cosines, sines = load_last_turns(freqs + (place - 1) * GROUP, kept)
         pooled = pool_pair(partner, own).to(tl.bfloat16)
-        latent = normalise_groups(pooled, load_groups(weight), eps).to(tl.bfloat16)
+        latent = normalise_groups(pooled, gain, eps).to(tl.bfloat16)
         store_groups(latents + row * LANES, latent)
         if kept:
             store_compressed_entry(cache, entry, latent, cosines, sines, page_shift, page_units)
     else:
         store_groups(latents + row * LANES, tl.zeros((GROUPS, GROUP), tl.bfloat16))
         if live & (FORM != EXTEND):
-            copy_row(own, state + (ring + place % ring_size) * (2 * LANES))
+            copy_row(own, state + (ring + place.to(tl.int32) % ring_size) * (2 * LANES))
 
 
 def compress_c1(

@@ -18,7 +18,7 @@ from dspark_ops_triton.blocks.codes import (
     ue8m0_index,
 )
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.rotary import split_pairs
 
 #: Cuts, each with the least number of rows that it is used for, descending; the last one is for 0.
@@ -30,7 +30,7 @@ def fp4_rows_kernel(
     x, payload, scales, rows, GROUPS: tl.constexpr, ROWS: tl.constexpr, TO_EVEN: tl.constexpr, PDL: tl.constexpr
 ):
     """Quantise ROWS rows of GROUPS groups of 32 values; a row's scale word is written as four bytes."""
-    begin(PDL)
+    begin_at((x, payload, scales, rows), PDL)
     cell = tl.arange(0, ROWS * 4)
     row, group = tl.program_id(0).to(tl.int64) * ROWS + cell // 4, cell % 4
     here = row < rows

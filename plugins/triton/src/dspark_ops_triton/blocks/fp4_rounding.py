@@ -13,7 +13,7 @@ from torch import Tensor
 from dspark_ops_triton.blocks.alignment import common_stride_unit
 from dspark_ops_triton.blocks.codes import fp4_grid_e4m3_scale, fp4_grid_ue8m0_scale
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn_plain
 
 
@@ -30,8 +30,9 @@ def fake_quant_kernel(
 
     GROUP is 32 lanes for power-of-two scales, 16 for e4m3 ones.
     """
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    x += row * x_row * UNIT
+    begin_at((x, out, freqs, x_head, heads, table), PDL)
     head = tl.program_id(1).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
     lane = tl.arange(0, LANES)[None, :]
     here = (head < heads) & (lane < LANES)
@@ -45,7 +46,7 @@ def fake_quant_kernel(
     cosine, sine = load_turns(turns, here & (lane >= LANES - ROPE), HEADS, LANES)
     if INVERSE:
         sine = sine * -1.0
-    value = tl.load(x + (row * x_row + head * x_head) * UNIT + lane, mask=here, other=0.0).to(tl.float32)
+    value = tl.load(x + head * x_head * UNIT + lane, mask=here, other=0.0).to(tl.float32)
     even, odd = split_pairs(value, HEADS, LANES)
     new_even, new_odd = turn_plain(even, odd, cosine, sine)
     value = join_pairs(tl.where(turned, new_even, even), tl.where(turned, new_odd, odd), HEADS, LANES)

@@ -19,7 +19,7 @@ from dspark_ops_triton.blocks.codes import (
     ue8m0_index,
 )
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn_plain
 
 #: Scale bytes of heads h, h + 16, h + 32 and h + 48 lie side by side.
@@ -70,12 +70,13 @@ def index_query_kernel(
 
     BLOCK lanes hold the LANES of a head. `partials` and `weights` may both be None.
     """
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    q += row * q_row * UNIT
+    begin_at((q, q_fp4, q_scale, freqs, positions, q_head, table), PDL)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     lane = tl.arange(0, BLOCK)[None, :]
     mask = tl.broadcast_to(lane < LANES, (HEADS, BLOCK))
-    source = q + (row * q_row + head.to(tl.int64)[:, None] * q_head) * UNIT + lane
+    source = q + head.to(tl.int64)[:, None] * q_head * UNIT + lane
     value = tl.load(source, mask=mask, other=0.0).to(tl.float32)
     place = tl.load(positions + row).to(tl.int64)
     place = tl.where((place >= 0) & (place < table), place, 0)

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.dependent_stages import let_next_be_set_up, wait_for_earlier
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.kv_rows_v41 import empty_page, store_rows_v41
 from dspark_ops_triton.blocks.kv_v4 import (
     GROUP,
@@ -39,13 +39,13 @@ def norm_rope_store_kernel(
     """Normalise, rotate, quantise and store one row; `kv_stride` counts groups of UNIT elements."""
     row = tl.program_id(0).to(tl.int64)
     gain = load_groups(weight)  # no kernel of a step writes weights: it comes while the one before may still be running
-    wait_for_earlier(PDL)
+    kv += row * kv_stride * UNIT
+    begin_at((kv, positions, out_loc, freqs, cache, slots), PDL)
     # All loads but the table's are under way together; that one waits for the position alone. Nothing branches on the
     # slot: behind a branch all of them would wait for it.
-    raw = load_groups(kv + row * kv_stride * UNIT)
+    raw = load_groups(kv)
     place = tl.load(positions + row).to(tl.int64)
     slot = tl.load(out_loc + row).to(tl.int64)
-    let_next_be_set_up(PDL)
     kept = (slot >= 0) & (slot < slots)
     cosines, sines = load_last_turns(freqs + place * GROUP, kept)
     groups = turn_last_group(normalise_groups(raw, gain, eps), cosines, sines)

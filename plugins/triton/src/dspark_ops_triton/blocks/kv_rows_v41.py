@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.kv_v4 import GROUP, load_groups, load_last_turns, normalise_groups, turn_last_group
 from dspark_ops_triton.blocks.kv_v41 import FORMS, locate_v41, page_units, store_entry_e2m1, store_entry_e4m3
 from dspark_ops_triton.blocks.launching import RowTiles, row_options
@@ -28,12 +28,14 @@ def norm_rope_store_v41_kernel(
     UNIT: tl.constexpr, DATA: tl.constexpr, SCALES: tl.constexpr, INTERLEAVED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Normalise, rotate, quantise and store one row, rounded to bfloat16 after the norm and after the rotation."""
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    kv += row * kv_stride * UNIT
+    gain = load_groups(weight)  # no kernel of a step writes weights: it comes while the one before may still be running
+    begin_at((kv, positions, out_loc, freqs, cache, slots), PDL)
     # All loads but the table's are under way together; that one waits for the position alone.
     slot = tl.load(out_loc + row).to(tl.int64)
     place = tl.load(positions + row).to(tl.int64)
-    raw, gain = load_groups(kv + row * kv_stride * UNIT), load_groups(weight)
+    raw = load_groups(kv)
     kept = (slot >= 0) & (slot < slots)
     cosines, sines = load_last_turns(freqs + place * GROUP, kept)
     if kept:

@@ -123,17 +123,14 @@ def store_entry(cache, slot, groups, page_shift, page_units):
     code, byte = quantise_groups(groups)
     plain = group < GROUPS - 1
     tl.store(data + group[:, None] * GROUP + lane, code, mask=plain[:, None])
-    tl.store(scales + group, byte.to(tl.uint8), mask=plain)
+    store_scales(scales, byte, plain)
     turned = (data + PLAIN).to(tl.pointer_type(tl.bfloat16)) + 0 * group[:, None] + lane
     tl.store(turned, groups.to(tl.bfloat16), mask=(group == GROUPS - 1)[:, None])
 
 
 @triton.jit
 def store_kept_entry(cache, slot, groups, page_shift, page_units, kept):
-    """Do what `store_entry` does where `kept` is true, and write nothing where it is not; without a branch.
-
-    The scales come last: threads exchange them first, and the other stores need not wait for that.
-    """
+    """Do what `store_entry` does where `kept` is true, and write nothing where it is not; without a branch."""
     data, scales = locate(cache, slot, page_shift, page_units)
     group = tl.arange(0, GROUPS)
     lane = tl.arange(0, GROUP)[None, :]
@@ -144,7 +141,20 @@ def store_kept_entry(cache, slot, groups, page_shift, page_units, kept):
     tl.store(data + group[:, None] * GROUP + lane, code, mask=plain[:, None])
     turned = (data + PLAIN).to(tl.pointer_type(tl.bfloat16)) + 0 * group[:, None] + lane
     tl.store(turned, groups.to(tl.bfloat16), mask=last[:, None])
-    tl.store(scales + group, byte.to(tl.uint8), mask=plain)
+    store_scales(scales, byte, plain)
+
+
+@triton.jit
+def store_scales(scales, byte, wanted):
+    """Write the scale bytes [8] of groups, where `wanted` [8], to the scale row at `scales`.
+
+    A thread of the 16 that four warps have for a group stores its byte. A block of bytes alone would be laid out anew:
+    threads would exchange them in shared memory.
+    """
+    group, thread = tl.arange(0, GROUPS)[:, None], tl.arange(0, 16)[None, :]
+    # The others point behind the byte, so that neighbours are threads of one group.
+    value = (byte[:, None] + 0 * thread).to(tl.uint8)
+    tl.store(scales + group + thread, value, mask=wanted[:, None] & (thread == 0))
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from dspark_ops_triton.blocks.dependent import begin, pdl_option
+from dspark_ops_triton.blocks.dependent import begin_at, pdl_option
 
 #: Each warp runs the walk over the requests by itself; a thread holds two of 256 parts, and at most eight requests.
 WARPS, MANY_WARPS, MANY = 4, 16, 512
@@ -82,7 +82,7 @@ def schedule_kernel(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Write the records of all parts and the running number of splits; REQUESTS and PARTS are powers of two."""
-    begin(PDL)
+    begin_at((lengths, meta, num_splits, requests, parts, overhead), PDL)
     write_schedule(
         lengths, extra_lengths, meta, num_splits, requests, parts, extra_topk, overhead,
         REQUESTS, PARTS, SPARSE, EXTRA, SIZE,

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 
 
 @triton.jit(
@@ -26,8 +26,8 @@ def fill_kernel(
 
     A place is found by its row and slot, not by its number: dividing that by `top_k` would take longer than the rest.
     """
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    begin_at((ids, weights, num_valid, rows, top_k, id_stride), PDL)
     slot = tl.arange(0, SLOTS)[None, :]
     padded = (row < rows) & (row >= tl.load(num_valid)) & (slot < top_k)
     pad = (tl.zeros((ROWS, SLOTS), tl.int32) + pad_id).to(ids.dtype.element_ty)

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.ordering import ordered_bits
 
 NO_INDEX = tl.constexpr(0x7FFFFFFFFFFFFFFF)
@@ -22,9 +22,9 @@ PARTS_AT_ONCE = tl.constexpr(8)
 @triton.jit(do_not_specialize=["parts", "rows"], do_not_specialize_on_alignment=["pairs", "out"])
 def pairs_kernel(pairs, out, parts, rows, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """Write the token of BLOCK rows: of the pairs with the largest value, or that are NaN, the lowest index."""
-    begin(PDL)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = row < rows
+    begin_at((pairs, out, parts, rows), PDL)
     best = tl.full((BLOCK,), -(2**31), tl.int32)  # below every value
     first = tl.full((BLOCK,), NO_INDEX, tl.int64)
     step = rows.to(tl.int64)

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 
 _STRIDES = ["first_row", "first_column", "second_row", "second_column"]
 
@@ -33,10 +33,10 @@ def draft_inputs_kernel(
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Copy BLOCK of the flat positions and slots, and the anchors of the blocks that begin among them."""
-    begin(PDL)
     flat = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = flat < elements
     row, column = flat // COLUMNS, flat % COLUMNS
+    begin_at((bonus, positions, cache_loc, draft_ids, positions_out, cache_out, bonus_stride, second_column), PDL)
     copy_columns(positions, first_row, first_column, positions_out, row, column, flat, mask)
     copy_columns(cache_loc, second_row, second_column, cache_out, row, column, flat, mask)
     begins = mask & (column == 0)
@@ -53,10 +53,10 @@ def verify_inputs_kernel(
     COLUMNS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Copy BLOCK of the flat ids, positions and slots."""
-    begin(PDL)
     flat = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = flat < elements
     row, column = flat // COLUMNS, flat % COLUMNS
+    begin_at((ids, positions, cache_loc, ids_out, positions_out, cache_out, third_column), PDL)
     copy_columns(ids, first_row, first_column, ids_out, row, column, flat, mask)
     copy_columns(positions, second_row, second_column, positions_out, row, column, flat, mask)
     copy_columns(cache_loc, third_row, third_column, cache_out, row, column, flat, mask)
@@ -70,12 +70,13 @@ def expand_kernel(
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Write what BLOCK rows see and to which request they belong; rows behind the last request are padding."""
-    begin(PDL)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = row < rows
     request = tl.minimum(row // width, requests - 1)
+    newest = row % width + 1 - width
+    begin_at((seq_lens + request, causal_lens, request_rows, newest), PDL)
     length = tl.load(seq_lens + request, mask=mask, other=0)
-    seen = (length - width + 1 + row % width).to(tl.int32)
+    seen = (length + newest).to(tl.int32)
     tl.store(causal_lens + row, tl.where(row < requests * width, seen, 1), mask=mask)
     tl.store(request_rows + row, tl.load(request_indices + request, mask=mask, other=0), mask=mask)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import common_stride_unit
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent import begin_at
 from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn, turn_plain
 
 
@@ -26,8 +26,9 @@ def turned_copy_kernel(
     FUSED: tl.constexpr, INVERSE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Copy HEADS heads of one token, the last ROPE lanes rotated; strides of rows and heads count groups of UNIT."""
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
+    source, target = q + row * q_row * UNIT, out + row * out_row * UNIT
+    begin_at((source, target, freqs, q_head, out_head), PDL)
     head = tl.program_id(1).to(tl.int64) * HEADS + tl.arange(0, HEADS)[:, None]
     lane = tl.arange(0, BLOCK)[None, :]
     mask = (head < heads) & (lane < LANES)
@@ -40,7 +41,7 @@ def turned_copy_kernel(
     cosine, sine = load_turns(turns, mask & (lane >= LANES - ROPE), HEADS, BLOCK)
     if INVERSE:
         sine = -sine
-    source = q + (row * q_row + head * q_head) * UNIT + lane * q_lane
+    source += head * q_head * UNIT + lane * q_lane
     even, odd = split_pairs(tl.load(source, mask=mask, other=0.0), HEADS, BLOCK)
     if FUSED:
         new_even, new_odd = turn(even.to(tl.float32), odd.to(tl.float32), cosine, sine)
@@ -49,7 +50,7 @@ def turned_copy_kernel(
     # The other lanes keep their bits, those of a NaN too: they are not what comes back from float32.
     even = tl.where(turned, new_even.to(tl.bfloat16), even)
     odd = tl.where(turned, new_odd.to(tl.bfloat16), odd)
-    target = out + (row * out_row + head * out_head) * UNIT + lane * out_lane
+    target += head * out_head * UNIT + lane * out_lane
     tl.store(target, join_pairs(even, odd, HEADS, BLOCK), mask=mask)
 
 
