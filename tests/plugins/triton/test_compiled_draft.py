@@ -23,10 +23,11 @@ def slot(arch: str, dtype: str, rows: int, rank: int, keep: bool) -> CompiledKer
         "base": "*fp32", "previous": "*i64", "embed": f"*{dtype}", "head": f"*{dtype}", "drafts": "*i64",
         "logits": "*fp32", "state": "*i64",
         **dict.fromkeys(("rows", "base_row", "previous_stride", "draft_stride", "logit_row", "last_token"), "i32"),
+        "backward": "i32",
     }  # fmt: skip
     constants = markov.launch_constants(tiles, rows, 129280, rank, "float32", dtype == "fp32", keep)
     options = markov.launch_options(tiles, constants)
-    return compile_kernel(slot_kernel, arch, signature, constants, options, ("head", "state"))
+    return compile_kernel(slot_kernel, arch, signature, constants, options, ("head", "state", "embed"))
 
 
 @pytest.mark.parametrize("arch", ARCHES)

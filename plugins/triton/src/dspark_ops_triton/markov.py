@@ -56,8 +56,9 @@ class MarkovBlock:
     The programs that share a row meet at words of memory that this object owns (`ArrivalState`): keep it alive as long
     as graphs that captured it.
 
-    Bytes moved: per draft of a block the head once per 64 rows (32 with a temperature, 16 on AMD) and the logits once;
-    with a temperature the laws three times more. Launches: G, and 2 * G with a temperature; none for no rows.
+    Bytes moved: per draft of a block the head once per 64 rows (32 with a temperature, 16 on AMD), what the cache holds
+    of it from the draft before not from memory, and the logits once; with a temperature the laws three times more.
+    Launches: G, and 2 * G with a temperature; none for no rows.
     """
 
     __slots__ = ("_arrivals", "_tiles", "_units")
@@ -122,7 +123,7 @@ class MarkovBlock:
             law = base if probs is None else probs[:, slot]
             slot_kernel[(programs, groups)](
                 base[:, slot], previous, embed, head, drafts[:, slot], law, state,
-                rows, base.stride(0), previous.stride(0), gamma, law.stride(0), embed.shape[0] - 1,
+                rows, base.stride(0), previous.stride(0), gamma, law.stride(0), embed.shape[0] - 1, slot % 2,
                 **constants, **launch_options(self._tiles, constants),
             )  # fmt: skip
             previous = drafts[:, slot]

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from dspark_ops_triton.blocks.arrival import WORDS
-from dspark_ops_triton.blocks.ordering import keep_first, pack, packed_column
+from dspark_ops_triton.blocks.ordering import pack, packed_column
 
 STATE_WORDS = tl.constexpr(WORDS)
 
@@ -15,8 +15,9 @@ STATE_WORDS = tl.constexpr(WORDS)
 def embedding(embed, token, live, first, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr, EXACT: tl.constexpr):
     """Return columns `first` on of the embeddings of some tokens, [RANK_BLOCK, tokens]; float32 if EXACT."""
     rank = first + tl.arange(0, RANK_BLOCK)
-    inside = (rank < RANK)[:, None] & live[None, :]
-    feature = tl.load(embed + token[None, :] * RANK + rank[:, None], mask=inside, other=0.0)
+    inside = live[:, None] & (rank < RANK)[None, :]
+    # loaded with the columns along the last axis, in which they follow each other in memory
+    feature = tl.trans(tl.load(embed + token[:, None] * RANK + rank[None, :], mask=inside, other=0.0))
     return feature.to(tl.float32) if EXACT else feature
 
 
@@ -34,16 +35,18 @@ def head_product(
 
 
 @triton.jit(
-    do_not_specialize=["rows", "base_row", "previous_stride", "draft_stride", "logit_row", "last_token"],
-    do_not_specialize_on_alignment=["base", "previous", "drafts", "logits", "embed"],
+    do_not_specialize=["rows", "base_row", "previous_stride", "draft_stride", "logit_row", "last_token", "backward"],
+    do_not_specialize_on_alignment=["base", "previous", "drafts", "logits"],
 )
 def slot_kernel(
     base, previous, embed, head, drafts, logits, state,
-    rows, base_row, previous_stride, draft_stride, logit_row, last_token,
+    rows, base_row, previous_stride, draft_stride, logit_row, last_token, backward,
     VOCAB: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
     STEP: tl.constexpr, EXACT: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """Take tiles of TOKENS tokens for ROWS rows; the last program to arrive at a row writes its draft.
+
+    With `backward` the last tiles of the head come first: what the slot before has read last is still in the cache.
 
     `state` holds STATE_WORDS int64 words per row, 0 at rest: the row's best pair, and the number of programs that have
     merged theirs. KEEP also stores the logits.
@@ -51,14 +54,20 @@ def slot_kernel(
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     live = row < rows
     place = row.to(tl.int64)
+    programs = tl.num_programs(0)
+    count = tl.cdiv(tl.cdiv(VOCAB, TOKENS) - tl.program_id(0), programs)
+    tile = tl.program_id(0)
+    step = programs
+    if backward != 0:
+        tile += (count - 1) * programs
+        step = -programs
     token = tl.load(previous + place * previous_stride, mask=live, other=0)
     token = tl.minimum(tl.maximum(token, 0), last_token)
     if RANK_BLOCK >= RANK:
         feature = embedding(embed, token, live, 0, RANK, RANK_BLOCK, EXACT)
     lane = tl.arange(0, TOKENS)
-    best = tl.full((TOKENS, ROWS), float("-inf"), tl.float32)
-    best_column = tl.zeros((TOKENS, ROWS), tl.int32) + (tl.program_id(0) * TOKENS + lane)[:, None]
-    for tile in range(tl.program_id(0), tl.cdiv(VOCAB, TOKENS), tl.num_programs(0)):
+    best = tl.zeros((TOKENS, ROWS), tl.int64)
+    for _ in range(count):
         column = tile * TOKENS + lane
         inside = column < VOCAB
         taken = inside[:, None] & live[None, :]
@@ -74,10 +83,10 @@ def slot_kernel(
         total = (value + bias.to(head.dtype.element_ty).to(tl.float32)).to(STEP).to(tl.float32)
         if KEEP:
             tl.store(logits + place[None, :] * logit_row + column[:, None], total, mask=taken)
-        everywhere = tl.zeros((TOKENS, ROWS), tl.int32) + column[:, None]
-        best, best_column = keep_first(best, best_column, total, everywhere)
-    # A column beyond the vocabulary holds -inf, and loses every tie: it is too high.
-    pair = tl.max(pack(best, best_column), axis=0)
+        # Pairs can be compared in any order. A column beyond the vocabulary holds -inf, and loses every tie.
+        best = tl.maximum(best, pack(total, tl.zeros((TOKENS, ROWS), tl.int32) + column[:, None]))
+        tile += step
+    pair = tl.max(best, axis=0)
     words = state + place * STATE_WORDS
     # Lane by lane one thread merges the maximum and counts the arrival: the counting releases its own maximum.
     tl.atomic_max(words, pair, mask=live, sem="relaxed")
