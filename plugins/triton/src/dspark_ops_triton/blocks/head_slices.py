@@ -77,7 +77,7 @@ def slice_products(
     ROPE: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums [COLUMNS, TOKENS] of products of tokens and columns: by the lanes of a slice, then by slices.
+    """Return the sums [TOKENS, COLUMNS] of products of tokens and columns: by the lanes of a slice, then by slices.
 
     Of SPAN lanes, those that may end a head come last and are turned; the others go through shared memory. EARLY: what
     is to be turned is loaded before the others, into registers. `factor` is that of the weight for the first span.
@@ -102,7 +102,22 @@ def slice_products(
         ends = (tl.arange(0, SLICES) * SLICE + (span + 1) * SPAN) % HEAD == 0
         value = turned_chunks(value, turn, ends, SLICES, TOKENS, CHUNK, ROPE)
         product = tl.dot(factor, tl.permute(value, (0, 2, 1)), product)
-    return tl.sum(product, axis=0)
+    return added_slices(product, SLICES, TOKENS, COLUMNS)
+
+
+@triton.jit
+def added_slices(product, SLICES: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the sums [TOKENS, COLUMNS] of the slices of products [SLICES, COLUMNS, TOKENS].
+
+    Slices are taken apart in pairs, which a thread has to hold: so the warps, each of which has a slice, exchange their
+    products once. Summed as they lie, they would be exchanged once for the sum and twice for its result.
+    """
+    if SLICES == 1:
+        return tl.trans(tl.reshape(product, (COLUMNS, TOKENS)))
+    else:
+        pairs = tl.reshape(tl.permute(product, (2, 1, 0)), (TOKENS, COLUMNS, SLICES // 2, 2))
+        even, odd = tl.split(pairs)
+        return tl.sum(even + odd, axis=2)
 
 
 @triton.jit(
@@ -148,15 +163,15 @@ def head_slice_kernel(
         )  # fmt: skip
     else:
         # The columns belong to several groups of the weight, each with lanes of its own.
-        product = tl.zeros((COLUMNS, TOKENS), tl.float32)
+        product = tl.zeros((TOKENS, COLUMNS), tl.float32)
         last = tl.minimum(tile * COLUMNS + COLUMNS - 1, WIDTH - 1) // RANK
         for other in range(group, last + 1):
             own = slice_products(
                 factors, factor, source + tl.cast(other, tl.int64) * o_group * UNIT, turns, turned, here, wanted,
                 SLICE, SLICES, SPAN, CHUNK, HEAD, ROPE, TOKENS, COLUMNS, MASKED, STAGES, EARLY,
             )  # fmt: skip
-            product = tl.where((column // RANK == other)[:, None], own, product)
-    rounded = tl.trans(product).to(tl.bfloat16)
+            product = tl.where((column // RANK == other)[None, :], own, product)
+    rounded = product.to(tl.bfloat16)
     target = token.to(tl.int64)[:, None] * WIDTH + column[None, :]
     tl.store(y + target, rounded, mask=here[:, None] & wanted[None, :])
     if MX:
