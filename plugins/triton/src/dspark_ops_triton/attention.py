@@ -31,8 +31,8 @@ MOST_PARTS = 65535
 #: The layout that an extra cache may have beside a window of another one (N7.1).
 BESIDE = {"kv_v41": "kv_v41_fp4", "kv_v41_new": "kv_v41_fp4_new"}
 #: 64 entries are 64 KB as bfloat16, and 128 registers of each of 256 threads: two programs share a multiprocessor of
-#: Hopper. 640 entries of a row are 10 programs.
-TILES = Tiles(heads=16, entries=64, warps=8, merged=4, merge_warps=4, whole=True)
+#: Hopper. 640 entries of a row are 10 programs, whose sums the second launch reads all at once.
+TILES = Tiles(heads=16, entries=64, warps=8, merged=16, merge_warps=4, whole=True)
 AMD_TILES = Tiles(heads=16, entries=64, warps=4, merged=8, merge_warps=2)
 
 
@@ -92,7 +92,7 @@ class SparseDecode:
 
         Entries are multiplied as bfloat16, which holds them exactly; sums are float32; weights are rounded to bfloat16.
         Parts do not follow the records of `mla_sched_meta`, given or not: a row is cut where its own columns say, so
-        its bits are the same among any others, and a part without entries ends at once.
+        its bits are the same among any others, and a part beyond a row's length ends at once.
 
         Bytes moved: 584 (in V4.1 528 or 288) per valid entry and 16 heads; ``2*A*512`` in, as much out, and 4104 per
         head and part of 64 columns through scratch memory. Launches: 2, none for no rows.

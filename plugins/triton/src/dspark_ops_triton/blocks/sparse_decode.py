@@ -126,14 +126,18 @@ def merge_kernel(sums, statistics, sink, out, lse, count, MERGED: tl.constexpr, 
     begin(PDL)
     place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     lane = tl.arange(0, LANES)[None, :]
+    sums += place * count * LANES
+    statistics += 2 * place * count
+    if sink is not None:
+        sunk = tl.load(sink + tl.program_id(1)) * LOG2_E
     largest, total = tl.full((), NOTHING, tl.float32), tl.zeros((), tl.float32)
     value = tl.zeros((1, LANES), tl.float32)
     for first in range(0, count, MERGED):
         index = first + tl.arange(0, MERGED)
         here = index < count
-        own = tl.load(statistics + 2 * (place * count + index), mask=here, other=NOTHING)
-        counted = tl.load(statistics + 2 * (place * count + index) + 1, mask=here, other=0.0)
-        part = tl.load(sums + (place * count + index)[:, None] * LANES + lane, mask=here[:, None], other=0.0)
+        own = tl.load(statistics + 2 * index, mask=here, other=NOTHING)
+        counted = tl.load(statistics + 2 * index + 1, mask=here, other=0.0)
+        part = tl.load(sums + index[:, None] * LANES + lane, mask=here[:, None], other=0.0)
         top = tl.maximum(largest, tl.max(own, axis=0))
         against = tl.where(top == NOTHING, 0.0, top)
         before, factor = tl.exp2(largest - against), tl.exp2(own - against)
@@ -146,7 +150,7 @@ def merge_kernel(sums, statistics, sink, out, lse, count, MERGED: tl.constexpr, 
     log_total = largest + tl.log2(tl.where(some, total, 1.0))
     denominator = tl.where(some, total, 1.0)
     if sink is not None:
-        denominator *= 1.0 + tl.exp2(tl.load(sink + tl.program_id(1)) * LOG2_E - tl.where(some, log_total, 0.0))
+        denominator *= 1.0 + tl.exp2(sunk - tl.where(some, log_total, 0.0))
     tl.store(lse + place, tl.where(some, log_total * LN_2, float("inf")))
     tl.store(out + place * LANES + lane, tl.where(some, value / denominator, 0.0).to(tl.bfloat16))
 
