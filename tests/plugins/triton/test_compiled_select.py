@@ -43,12 +43,12 @@ def test_lengths_and_slots_use_registers_only(arch: str) -> None:
     )  # fmt: skip
     signature = {
         "scores": "*fp32", "indices": "*i64", "page_table": "*i32", "page_indices": "*i32", "raw_indices": "*i64",
-        **dict.fromkeys(("width", "chosen", "pages", "page_size"), "i32"),
+        **dict.fromkeys(("width", "chosen", "pages", "page_unit"), "i32"),
         **{f"{name}_stride": "i32" for name in ("score", "index", "table", "page", "raw")},
     }  # fmt: skip
     cut = index_lengths.PAGES_CUT
     pages = compile_kernel(
-        index_lengths.pages_kernel, arch, signature, index_lengths.page_constants(cut, True), cut_options(cut)
+        index_lengths.pages_kernel, arch, signature, index_lengths.page_constants(cut, True, True), cut_options(cut)
     )
     for kernel in (lengths, pages):
         assert (kernel.spilled, kernel.shared) == (0, 0)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks import candidate_counts
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.dependent_stages import let_next_be_set_up, wait_for_earlier
+from dspark_ops_triton.blocks.page_slots import page_and_slot, page_unit, slot_of_page
 
 #: A row per thread.
 LENGTHS_CUT = Cut(items=64, warps=2)
@@ -23,28 +24,31 @@ _STRIDES = ["score_stride", "index_stride", "table_stride", "page_stride", "raw_
 
 
 @triton.jit(
-    do_not_specialize=["width", "chosen", "pages", "page_size", *_STRIDES],
+    do_not_specialize=["width", "chosen", "pages", "page_unit", *_STRIDES],
     do_not_specialize_on_alignment=["scores", "indices", "page_table", "page_indices", "raw_indices"],
 )
 def pages_kernel(
-    scores, indices, page_table, page_indices, raw_indices, width, chosen, pages, page_size,
+    scores, indices, page_table, page_indices, raw_indices, width, chosen, pages, page_unit,
     score_stride, index_stride, table_stride, page_stride, raw_stride,
-    RAW: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    RAW: tl.constexpr, BLOCK: tl.constexpr, SHIFT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Write the slots of BLOCK choices of one row. Scores and pages are loaded side by side."""
-    begin(PDL)
+    """Write the slots of BLOCK choices of one row. Scores and pages are loaded side by side.
+
+    `page_unit` and SHIFT are those of `page_slots.page_unit`.
+    """
     row = tl.program_id(0).to(tl.int64)
     lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     live = lane < chosen
+    wait_for_earlier(PDL)
     choice = tl.load(indices + row * index_stride + lane, mask=live, other=-1)
     inside = live & (choice >= 0) & (choice < width)
     score = tl.load(scores + row * score_stride + choice, mask=inside, other=float("-inf"))
-    entry = tl.where(inside, choice, 0).to(tl.int32)
     # the table need not reach to a choice that does not count
-    place = entry // page_size
+    place, slot = page_and_slot(tl.where(inside, choice, 0).to(tl.int32), page_unit, SHIFT)
     page = tl.load(page_table + row * table_stride + place, mask=inside & (place < pages), other=0)
+    let_next_be_set_up(PDL)
     counts = inside & (score > float("-inf"))
-    slot = page * page_size + entry % page_size
+    slot = slot_of_page(page, slot, page_unit, SHIFT)
     tl.store(page_indices + row * page_stride + lane, tl.where(counts, slot, -1), mask=live)
     if RAW:
         tl.store(raw_indices + row * raw_stride + lane, tl.where(counts, choice, -1), mask=live)
@@ -114,16 +118,17 @@ def _filter(
     rows, chosen = indices.shape
     if rows and chosen:
         raw = indices if raw_indices is None else raw_indices
+        unit, shift = page_unit(page_size)
         pages_kernel[(rows, triton.cdiv(chosen, cut.items))](
-            scores, indices, page_table, page_indices, raw, scores.shape[1], chosen, page_table.shape[1], page_size,
+            scores, indices, page_table, page_indices, raw, scores.shape[1], chosen, page_table.shape[1], unit,
             scores.stride(0), indices.stride(0), page_table.stride(0), page_indices.stride(0), raw.stride(0),
-            **page_constants(cut, raw_indices is not None), **cut_options(cut),
+            **page_constants(cut, raw_indices is not None, shift), **cut_options(cut),
         )  # fmt: skip
 
 
-def page_constants(cut: Cut, raw: bool) -> dict[str, Any]:
+def page_constants(cut: Cut, raw: bool, shift: bool) -> dict[str, Any]:
     """Return the compile-time arguments of `filter_topk_pages`."""
-    return {"RAW": raw, "BLOCK": cut.items, "PDL": cut.pdl}
+    return {"RAW": raw, "BLOCK": cut.items, "SHIFT": shift, "PDL": cut.pdl}
 
 
 def prepare_candidate_lengths(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
@@ -133,7 +138,10 @@ def prepare_candidate_lengths(device: Any, site: Any, rows: Sequence[int]) -> Ca
 
 
 def prepare_filter_topk_pages(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., None]:
-    """Return `filter_topk_pages`, compiled for both dtypes of the choices, with and without their copy."""
+    """Return `filter_topk_pages`, compiled for both dtypes of the choices, with and without their copy.
+
+    Pages whose size is a power of two have builds of their own.
+    """
     return prepare_cut(_filter, PAGES_CUT, filter_topk_pages, _compile_filter, device, site, rows)
 
 
@@ -142,4 +150,5 @@ def _compile_filter(call: Callable[..., Any], site: Any, rows: Sequence[int]) ->
     ids = torch.zeros(1, 1, dtype=torch.int32, device="cuda")
     for indices in (ids, ids.long()):
         for raw in (None, indices.clone()):
-            call(scores, indices, ids, ids.clone(), 1, raw)
+            for page_size in (1, 3):
+                call(scores, indices, ids, ids.clone(), page_size, raw)
