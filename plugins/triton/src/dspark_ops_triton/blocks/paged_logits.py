@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.codes import e2m1_value, ue8m0_value
-from dspark_ops_triton.blocks.dependent import begin, pdl_option
+from dspark_ops_triton.blocks.dependent import pdl_option
+from dspark_ops_triton.blocks.dependent_stages import let_next_be_set_up, wait_for_earlier
 
 PAGE = tl.constexpr(64)
 #: Bytes and scales of a key or a query of 128 lanes.
@@ -46,15 +47,14 @@ class Tiles:
 
 
 @triton.jit
-def load_keys(kv, kv_scale, table, column, seen):
-    """Return the bytes [KEYS, 64] and scale bytes [KEYS, 4] of the keys at `column`; 0 and 2**0 where not `seen`."""
-    page = tl.load(table + column // PAGE, mask=seen, other=0).to(tl.int64)
+def place_keys(kv, kv_scale, page, column):
+    """Return pointers to the bytes [KEYS, 64] and to the scale bytes [KEYS, 4] of the keys at `column`."""
+    page = page.to(tl.int64)
     slot = column % PAGE
     byte, chunk = tl.arange(0, BYTES)[None, :], tl.arange(0, CHUNKS)[None, :]
     place = (page * (PAGE * BYTES) + slot * 16)[:, None] + byte // 16 * (PAGE * 16) + byte % 16
     scale_place = (page * (PAGE * CHUNKS) + slot % 16 * (PAGE // 16) + slot // 16)[:, None] + chunk * PAGE
-    codes = tl.load(kv + place, mask=seen[:, None], other=0)
-    return codes, tl.load(kv_scale + scale_place, mask=seen[:, None], other=127)
+    return kv + place, kv_scale + scale_place
 
 
 @triton.jit
@@ -78,15 +78,13 @@ def even_and_odd_lanes(codes, scales, ROWS: tl.constexpr):
 
 @triton.jit
 def logits_of_keys(
-    query, query_more, weight, kv, kv_scale, table, out, column, end, columns, weight_scale,
+    query, query_more, weight, key, key_scale, out, column, seen, columns, weight_scale,
     KEYS: tl.constexpr, CODES: tl.constexpr,
 ):  # fmt: skip
-    """Write the logits of keys [KEYS] at `column`, of which a row sees those before `end`.
+    """Write the logits of keys [KEYS] at `column`, of which a row sees those that are `seen`.
 
     With CODES, `query` and `query_more` are the codes and scales of the heads, else their even and their odd lanes.
     """
-    seen = (column < end) & (column < columns)
-    key, key_scale = load_keys(kv, kv_scale, table, column, seen)
     if CODES:
         scores = tl.dot_scaled(key, key_scale, "e2m1", tl.trans(query), query_more, "e2m1")
     else:
@@ -103,35 +101,51 @@ def logits_kernel(
     next_n, heads, lanes_of_heads, table_width, columns, weight_scale, tiles,
     HEADS: tl.constexpr, KEYS: tl.constexpr, CODES: tl.constexpr, SEVERAL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Write the logits of one query row for KEYS columns, or for `tiles` times as many, whose query is decoded once."""
-    begin(PDL)
+    """Write the logits of one query row for KEYS columns, or for `tiles` times as many, whose query is decoded once.
+
+    The length and the first page are under way together, then the query and the first keys. The next kernel is let in
+    between these loads, since the compiler moves none across that: the keys' shuffle would come before the rest.
+    """
     row = tl.program_id(1).to(tl.int64)
     request = row // next_n
     first = tl.program_id(0) * tiles * KEYS
     lane = tl.arange(0, KEYS)
-    end = tl.load(context_lens + request) - next_n + 1 + (row - request * next_n)
+    column = first + lane
     target, table = out + row * columns, block_tables + request * table_width
+    wait_for_earlier(PDL)
+    # a result may be wider than the table, and columns that a row does not see have no page
+    page = tl.load(table + column // PAGE, mask=(column < columns) & (column // PAGE < table_width), other=0)
+    end = tl.load(context_lens + request) - next_n + 1 + (row - request * next_n)
     if first >= end:
         for tile in range(tiles):
             column = first + tile * KEYS + lane
             tl.store(target + column, tl.full((KEYS,), NOTHING, tl.float32), mask=column < columns)
     else:
         head = tl.arange(0, HEADS)
-        query, query_more = load_queries(q, q_scale, row, head, heads, lanes_of_heads)
+        seen = (column < end) & (column < columns)
         weight = tl.load(weights + row * heads + head, mask=head < heads, other=0.0).to(tl.float32)
+        query, query_more = load_queries(q, q_scale, row, head, heads, lanes_of_heads)
+        key_at, scale_at = place_keys(kv, kv_scale, page, column)
+        let_next_be_set_up(PDL)
+        key = tl.load(key_at, mask=seen[:, None], other=0)
+        key_scale = tl.load(scale_at, mask=seen[:, None], other=127)
         if not CODES:
             query, query_more = even_and_odd_lanes(query, query_more, HEADS)
+        logits_of_keys(
+            query, query_more, weight, key, key_scale, target, column, seen, columns, weight_scale, KEYS, CODES
+        )
         if SEVERAL:
-            for tile in range(tiles):
+            for tile in range(1, tiles):
+                column = first + tile * KEYS + lane
+                seen = (column < end) & (column < columns)
+                page = tl.load(table + column // PAGE, mask=seen, other=0)
+                key_at, scale_at = place_keys(kv, kv_scale, page, column)
+                key_scale = tl.load(scale_at, mask=seen[:, None], other=127)
+                key = tl.load(key_at, mask=seen[:, None], other=0)
                 logits_of_keys(
-                    query, query_more, weight, kv, kv_scale, table, target, first + tile * KEYS + lane, end, columns,
-                    weight_scale, KEYS, CODES,
+                    query, query_more, weight, key, key_scale, target, column, seen, columns, weight_scale,
+                    KEYS, CODES,
                 )  # fmt: skip
-        else:
-            logits_of_keys(
-                query, query_more, weight, kv, kv_scale, table, target, first + lane, end, columns, weight_scale,
-                KEYS, CODES,
-            )  # fmt: skip
 
 
 def paged_logits(
