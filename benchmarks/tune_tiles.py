@@ -38,6 +38,7 @@ from dspark_ops_triton import (
     mhc_mxfp8,
     mhc_post,
     mhc_post_combine,
+    mhc_post_grid,
     moe_gate,
     paged_logits,
     rope_wo_a,
@@ -109,7 +110,11 @@ def row_tiles(*warps: int) -> tuple[RowTiles, ...]:
 
 
 def threads(*counts: int) -> tuple[mhc.Tiles, ...]:
-    return tuple(mhc.Tiles(count) for count in counts)
+    return tuple(mhc.Tiles(count) for count in counts) + SHARED
+
+
+#: Programs that share a row of 5120 lanes.
+SHARED = tuple(mhc.Tiles(count, programs=programs) for count, programs in ((128, 2), (128, 4), (64, 8)))
 
 
 #: For operators whose columns are computed apart.
@@ -144,7 +149,14 @@ GROUPS = {
         mhc_post_combine.TILES, COLUMNS, ("N", "H"),
     ),
     "mhc_post_combine_norm": Group(
-        {"mhc_post_combine_norm": bound(mhc_post_combine._post_combine_norm, mhc_post_combine.mhc_post_combine_norm)},
+        {
+            "mhc_post_combine_norm": bound(
+                mhc_post_combine._post_combine_norm, mhc_post_combine.mhc_post_combine_norm
+            ),
+            "mhc_post_combine_norm_fp8_grid": bound(
+                mhc_post_grid.post_combine_norm_grid, mhc_post_grid.mhc_post_combine_norm_fp8_grid
+            ),
+        },
         mhc_post_combine.NORM_TILES, threads(256, 1024), ("N", "H"),
     ),
     "mhc_mix_sinkhorn": Group(

@@ -58,7 +58,9 @@ def test_a_kernel_is_built_for_sm_103_without_spills_and_waits_where_it_is_launc
         assert (made.spilled, made.count(r"\b(LDL|STL)\b")) == (0, 0), launch.name
         assert made.shared <= SHARED_MEMORY
         pdl = bool(launch.options.get("launch_pdl"))
-        assert facts.get("waits for the kernel before", 0) == facts.get("lets the next kernel start", 0) == int(pdl)
+        assert facts.get("waits for the kernel before", 0) == int(pdl)
+        # Said twice, it keeps loads before it.
+        assert (facts.get("lets the next kernel start", 0) > 0) == pdl
         early += pdl
     assert bool(early) == BY_OP[op].traits.pdl
 

@@ -75,28 +75,29 @@ def test_argmax_of_rows_at_any_address_builds_without_spills(arch: str) -> None:
 @pytest.mark.parametrize("pre", ["fp32", "bf16"])
 def test_the_combine_holds_a_token_in_registers_and_contracts_nothing_by_itself(arch: str, pre: str) -> None:
     signature = {
-        "x": "*bf16", "pre": f"*{pre}", "weight": "*bf16", "out": "*bf16",
-        "x_stride": "i32", "pre_stride": "i32", "eps": "fp32",
+        "x": "*bf16", "pre": f"*{pre}", "weight": "*bf16", "y": "*bf16",
+        "tokens": "i32", "x_stride": "i32", "pre_stride": "i32", "eps": "fp32",
     }  # fmt: skip
     amd = arch.startswith("gfx")
     tiles = replace(mhc.TILES, pdl=not amd)
-    constants = mhc.launch_constants(tiles, 4, 5120, 8)
+    constants = {**mhc.launch_constants(tiles, 4, 5120, 8, not amd, True), "q": None, "scales": None}
     kernel = compile_kernel(
         mhc.combine_norm_kernel,
         arch,
         signature,
         constants,
         mhc.launch_options(tiles, amd),
-        ("x", "weight", "out"),
+        ("x", "weight", "y"),
     )
     assert kernel.spilled == 0
     assert kernel.registers <= 128
     assert kernel.shared <= 128
     if arch.startswith("sm_"):
-        per_thread = (constants["BLOCK"] + constants["MORE"]) // tiles.threads
+        long = constants["BLOCK"] * constants["BLOCKS"] // tiles.threads
         packed = kernel.assembly.count("fma.rn.f32x2")
         fused = kernel.assembly.count("fma.rn.f32 ") + 2 * packed
-        assert fused == 4 * per_thread, "the chain over four copies, and no other fused multiply-add"
+        short = constants["MORE"] // tiles.threads
+        assert fused == 5 * long + 4 * short, "the chain over four copies, and squares: no other fused multiply-add"
         assert kernel.count(r"\bLDG\.E\.(ENL2\.256|128)") >= 4 * (4096 * 2 // 16 // tiles.threads)
         assert kernel.count(r"\bSTG\.E\.128") >= 1
     else:
@@ -121,15 +122,15 @@ def test_finalize_is_small(arch: str, prefix: str) -> None:
 
 def test_the_widest_combine_of_the_region_does_not_spill() -> None:
     signature = {
-        "x": "*bf16", "pre": "*fp32", "weight": "*bf16", "out": "*bf16",
-        "x_stride": "i32", "pre_stride": "i32", "eps": "fp32",
+        "x": "*bf16", "pre": "*fp32", "weight": "*bf16", "y": "*bf16",
+        "tokens": "i32", "x_stride": "i32", "pre_stride": "i32", "eps": "fp32",
     }  # fmt: skip
     for arch in ARCHES:
         kernel = compile_kernel(
             mhc.combine_norm_kernel,
             arch,
             signature,
-            mhc.launch_constants(mhc.TILES, 4, 8191, 1),
+            {**mhc.launch_constants(mhc.TILES, 4, 8191, 1, arch.startswith("sm_"), True), "q": None, "scales": None},
             mhc.launch_options(mhc.TILES, arch.startswith("gfx")),
         )
         assert (arch, kernel.spilled) == (arch, 0)

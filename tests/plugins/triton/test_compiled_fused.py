@@ -10,9 +10,9 @@ import pytest
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
 from dspark_ops_triton import activation_grid, index_query, mhc_post_grid
 from dspark_ops_triton.blocks import index_query as packing
-from dspark_ops_triton.blocks import post_combine, stream_grid, swiglu
+from dspark_ops_triton.blocks import post_combine, swiglu
+from dspark_ops_triton.blocks.copy_tiles import shared_options
 from dspark_ops_triton.blocks.cutting import cut_options
-from dspark_ops_triton.blocks.launching import row_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -35,10 +35,10 @@ def test_the_activation_reads_each_half_once_and_its_groups_stay_in_a_warp(arch:
         "gate_up": "*bf16", "y": "*bf16", "grid": "*u8" if codes else "*bf16", "scales": "*u8" if codes else "*bf16",
         "row_stride": "i32", "limit": "fp32",
     }  # fmt: skip
+    constants = swiglu.launch_constants(cut, 576, True, 8, codes, arch.startswith("sm_"))
     kernel = compile_kernel(
-        swiglu.swiglu_grid_kernel, arch, signature, swiglu.launch_constants(cut, 576, True, 8, codes),
-        cut_options(cut), ("gate_up", "y", "grid", "scales"),
-    )  # fmt: skip
+        swiglu.swiglu_grid_kernel, arch, signature, constants, cut_options(cut), ("gate_up", "y", "grid", "scales")
+    )
     assert kernel.spilled == 0
     assert kernel.registers <= 64
     assert kernel.shared == 0
@@ -54,18 +54,19 @@ def test_the_stream_update_with_its_grid_keeps_a_token_in_registers(arch: str, h
         "new_residual": "*bf16", "combined": "*bf16", "normed": "*bf16", "grid": "*bf16", "eps": "fp32",
     }  # fmt: skip
     amd = arch.startswith("gfx")
-    tiles = replace(mhc_post_grid.AMD_TILES if amd else mhc_post_grid.TILES, pdl=not amd)
-    constants = post_combine.launch_constants(tiles, 4, hidden, stream_grid.GROUP)
+    tiles = replace(mhc_post_grid.TILES, pdl=not amd)
+    constants = post_combine.launch_constants(tiles, 4, hidden, not amd, True)
     aligned = ("x", "residual", "weight", "new_residual", "combined", "normed", "grid")
     kernel = compile_kernel(
-        post_combine.post_combine_norm_kernel, arch, signature, constants, row_options(tiles), aligned
+        post_combine.post_combine_norm_kernel, arch, signature, constants, shared_options(tiles, amd, 1), aligned
     )
     assert kernel.spilled == 0
     assert kernel.registers <= (128 if arch.startswith("sm_") else 256)
     assert kernel.shared <= 128
     assert kernel.count(WIDE_LOAD[arch[:2]]) >= 6 * constants["BLOCK"] // 4096
     if arch.startswith("sm_"):
-        assert _fused(kernel) == 4 * 4 * (constants["BLOCK"] + constants["MORE"]) // 512, "those of the update"
+        long, short = constants["BLOCK"] * constants["BLOCKS"] // 512, constants["MORE"] // 512
+        assert _fused(kernel) == 17 * long + 16 * short, "those of the update, and squares"
 
 
 def _with_variants(first: Any, *others: Any) -> list[tuple[str, Any]]:

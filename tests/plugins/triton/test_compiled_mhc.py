@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from dspark_ops.conformance.compiled import CompiledKernel, compile_kernel
-from dspark_ops_triton import mhc, mhc_mix, mhc_mxfp8, mhc_post, mhc_post_combine
+from dspark_ops_triton import mhc, mhc_mix, mhc_post, mhc_post_combine
+from dspark_ops_triton.blocks import combine_norm
+from dspark_ops_triton.blocks.copy_tiles import Tiles, shared_options
 from dspark_ops_triton.kernels_base import INTERPRETED
 
 ARCHES = [name for name, _ in INTERPRETED]
@@ -24,7 +27,7 @@ def test_the_combine_loads_and_stores_16_bytes_at_a_time(arch: str) -> None:
     signature = {"x": "*bf16", "pre": "*fp32", "out": "*bf16", "x_stride": "i32", "pre_stride": "i32"}
     amd = arch.startswith("gfx")
     tiles = replace(mhc.PLAIN_TILES, pdl=not amd)
-    constants, options = mhc.column_constants(tiles, 4, 5120, 8), mhc.launch_options(tiles, amd)
+    constants, options = mhc.column_constants(tiles, 4, 5120, 8, not amd), mhc.launch_options(tiles, amd)
     kernel = compile_kernel(mhc.combine_kernel, arch, signature, constants, options, ("x", "out"))
     assert (kernel.spilled, kernel.shared) == (0, 0)
     assert kernel.registers <= 64
@@ -85,9 +88,9 @@ def test_the_norm_with_its_mxfp8_keeps_a_token_in_registers(arch: str, hidden: i
     }  # fmt: skip
     amd = arch.startswith("gfx")
     tiles = replace(mhc.TILES, pdl=not amd)
-    constants, options = mhc_mxfp8.launch_constants(tiles, 4, hidden, 8), mhc.launch_options(tiles, amd)
+    constants, options = mhc.launch_constants(tiles, 4, hidden, 8, not amd, True), mhc.launch_options(tiles, amd)
     aligned = ("x", "weight", "y", "q", "scales")
-    kernel = compile_kernel(mhc_mxfp8.combine_norm_mxfp8_kernel, arch, signature, constants, options, aligned)
+    kernel = compile_kernel(combine_norm.combine_norm_kernel, arch, signature, constants, options, aligned)
     assert kernel.spilled == 0
     assert kernel.registers <= 128
     assert kernel.shared <= 32768
@@ -102,7 +105,7 @@ def test_the_update_with_the_sum_reads_each_copy_once(arch: str) -> None:
     }  # fmt: skip
     amd = arch.startswith("gfx")
     tiles = replace(mhc_post_combine.TILES, pdl=not amd)
-    constants, options = mhc_post_combine.column_constants(tiles, 4, 5120), mhc.launch_options(tiles, amd)
+    constants, options = mhc_post_combine.column_constants(tiles, 4, 5120, not amd), mhc.launch_options(tiles, amd)
     aligned = ("x", "residual", "new_residual", "combined")
     kernel = compile_kernel(mhc_post_combine.post_combine_kernel, arch, signature, constants, options, aligned)
     assert (kernel.spilled, kernel.shared) == (0, 0)
@@ -121,7 +124,8 @@ def test_the_update_with_the_norm_keeps_a_token_in_registers(arch: str, hidden: 
     }  # fmt: skip
     amd = arch.startswith("gfx")
     tiles = replace(mhc_post_combine.NORM_TILES, pdl=not amd)
-    constants, options = mhc_post_combine.launch_constants(tiles, 4, hidden), mhc.launch_options(tiles, amd)
+    constants = {**mhc_post_combine.launch_constants(tiles, 4, hidden, not amd, True), "grid": None}
+    options = mhc.launch_options(tiles, amd)
     aligned = ("x", "residual", "weight", "new_residual", "combined", "normed")
     kernel = compile_kernel(mhc_post_combine.post_combine_norm_kernel, arch, signature, constants, options, aligned)
     assert kernel.spilled == 0
@@ -130,3 +134,40 @@ def test_the_update_with_the_norm_keeps_a_token_in_registers(arch: str, hidden: 
     assert kernel.count(WIDE_LOAD[arch[:2]]) >= 6 * constants["BLOCK"] // 4096, (
         "the shorter block has 4 bytes to a thread"
     )
+
+
+POINTERS = ("x", "residual", "weight", "y", "q", "scales", "new_residual", "combined", "normed", "grid")
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize(("threads", "programs"), [(128, 4), (64, 8), (256, 1)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_warps_that_share_a_row_leave_their_sums_once_and_nothing_else_in_shared_memory(
+    arch: str, threads: int, programs: int, fused: bool
+) -> None:
+    tiles = Tiles(threads, pdl=True, programs=programs)
+    rows = dict.fromkeys(("tokens", "x_stride", "pre_stride"), "i32")
+    signature = {name: "*bf16" for name in POINTERS} | {"q": "*u8", "scales": "*u8", "eps": "fp32", **rows}
+    signature |= dict.fromkeys(("pre", "post", "comb"), "*fp32")
+    for kernel, constants, extra in (
+        (combine_norm.combine_norm_kernel, mhc.launch_constants(tiles, 4, 5120, 8, True, True), ("q", "scales")),
+        (
+            mhc_post_combine.post_combine_norm_kernel,
+            mhc_post_combine.launch_constants(tiles, 4, 5120, True, True), ("grid",),
+        ),
+    ):  # fmt: skip
+        assert constants["PROGRAMS"] == programs
+        given = {**constants, **({} if fused else dict.fromkeys(extra))}
+        named = [name for name in kernel.arg_names if name not in given]
+        types = {name: signature[name] for name in named}
+        aligned = tuple(name for name in named if name in POINTERS)
+        built = compile_kernel(kernel, arch, types, given, shared_options(tiles, False, programs), aligned)
+        assert (built.spilled, built.shared) == (0, 0), "Triton hands nothing from one thread to another"
+        assert built.assembly.count("st.async.") == (programs > 1)
+        assert built.assembly.count("mbarrier.try_wait.") == (programs > 1)
+        assert built.assembly.count("st.shared") == (programs == 1)
+        assert built.assembly.count("bar.sync") == (programs == 1)
+        assert built.count(r"\bF2F\.") == 0, "values are rounded two at a time, and nothing is compared as float64"
+        first = [line for line in built.machine_code.splitlines() if re.search(r"\b(LDG|FFMA)\b", line)]
+        loads = [index for index, line in enumerate(first) if "LDG" in line]
+        assert loads == list(range(len(loads))), "all loads are under way before the first use of one"

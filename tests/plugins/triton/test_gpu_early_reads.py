@@ -25,7 +25,9 @@ EARLY = {kernel.op: kernel for kernel in KERNELS if kernel.traits.pdl}
 #: Weights that a kernel reads before it waits, as it says: the kernel just before it must not write them.
 READ_BEFORE = {
     **dict.fromkeys(("compress_c1", "compress_c2", "index_k_store", "k_norm_rope_store"), ("weight",)),
+    **dict.fromkeys(("mhc_combine_norm", "mhc_combine_norm_mxfp8"), ("weight",)),
     "mhc_mix_sinkhorn": ("fn",),
+    **dict.fromkeys(("mhc_post_combine_norm", "mhc_post_combine_norm_fp8_grid"), ("weight",)),
 }
 ROWS = 6
 #: Steps of arithmetic, each on the result of the one before, between a load and its store: some microseconds.

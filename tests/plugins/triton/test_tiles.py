@@ -19,13 +19,15 @@ from dspark_ops_triton import (
     mhc_mix,
     mhc_post,
     mhc_post_combine,
+    mhc_post_grid,
     moe_gate,
     paged_logits,
     rope_wo_a,
 )
 from dspark_ops_triton.blocks.launching import RowTiles, bind_launch
-from dspark_ops_triton.blocks.norm import two_blocks
 from dspark_ops_triton.blocks.row_argmax import Tiles
+from dspark_ops_triton.blocks.row_blocks import programs_of, row_blocks
+from dspark_ops_triton.blocks.row_sums import SLOTS, slot_index
 from dspark_ops_triton.blocks.tile_table import entry, read_table, tiles_for
 
 #: Operators with an entry of their own, and what their tiles are by default.
@@ -40,6 +42,8 @@ DEFAULTS = {
     "mhc_mix_sinkhorn": mhc_mix.TILES,
     "mhc_post": mhc_post.TILES,
     "mhc_post_combine": mhc_post_combine.TILES,
+    "mhc_post_combine_norm": mhc_post_combine.NORM_TILES,
+    "mhc_post_combine_norm_fp8_grid": mhc_post_grid.TILES,
     "moe_gate_topk": moe_gate.TILES,
     "sparse_mla_decode": attention.TILES,
     "rope_wo_a": rope_wo_a.TILES[0],
@@ -82,27 +86,45 @@ def test_kernels_are_launched_early_where_the_device_can(product: str, pdl: bool
         assert (tiles.block, tiles.threads) == (mhc_post.TILES.block, mhc_post.TILES.threads)
 
 
-def test_the_norm_with_mxfp8_is_cut_as_the_norm_alone_so_that_their_bits_are_the_same() -> None:
-    for product in ("H100", "H200", "B200", "MI355X"):
-        device = Device.simulate(product)
-        cut = [
-            tiles_for(name, device, _site(name), mhc.TILES) for name in ("mhc_combine_norm", "mhc_combine_norm_mxfp8")
-        ]
-        assert cut[0] == cut[1]
+@pytest.mark.parametrize("product", ["H100", "H200", "B200", "MI355X"])
+def test_kernels_whose_norms_have_the_same_bits_are_cut_alike(product: str) -> None:
+    device = Device.simulate(product)
+    for plain, fused, default in (
+        ("mhc_combine_norm", "mhc_combine_norm_mxfp8", mhc.TILES),
+        ("mhc_post_combine_norm", "mhc_post_combine_norm_fp8_grid", mhc_post_combine.NORM_TILES),
+    ):
+        assert tiles_for(plain, device, _site(plain), default) == tiles_for(fused, device, _site(fused), default)
 
 
 @pytest.mark.parametrize(
-    ("count", "blocks"),
-    [(5120, (4096, 1024)), (4096, (4096, 0)), (8192, (8192, 0)), (7168, (8192, 0)), (6144, (4096, 2048)), (33, (32, 1)),
-     (1, (1, 0)), (63, (64, 0))],
+    ("lanes", "threads", "programs", "blocks"),
+    [(5120, 512, 1, (4096, 1, 1024)), (5120, 256, 1, (2048, 2, 1024)), (5120, 128, 4, (1024, 1, 256)),
+     (8192, 512, 1, (4096, 2, 0)), (8191, 512, 1, (4096, 2, 0)), (24, 512, 1, (1024, 1, 0)), (33, 32, 1, (128, 1, 0)),
+     (640, 64, 1, (512, 1, 128))],
 )  # fmt: skip
-def test_lanes_lie_in_as_few_as_two_blocks_hold(count: int, blocks: tuple[int, int]) -> None:
-    assert two_blocks(count) == blocks
+def test_the_lanes_of_a_row_lie_in_blocks_of_one_length_and_one_shorter_block(
+    lanes: int, threads: int, programs: int, blocks: tuple[int, ...]
+) -> None:
+    found = row_blocks(lanes, threads, programs)
+    assert tuple(found.values()) == blocks
+    assert found["BLOCK"] * found["BLOCKS"] + found["MORE"] >= lanes // programs
+    assert min(size for size in (found["BLOCK"], found["MORE"]) if size) >= 2 * threads, "a thread has two lanes"
 
 
-def test_a_block_has_the_least_lanes_that_were_asked_for() -> None:
-    assert two_blocks(32, 128) == (128, 0)
-    assert two_blocks(4096 + 32, 128) == (4096, 128)
+def test_programs_share_a_row_where_blocks_fill_their_shares_and_accesses_are_wide() -> None:
+    assert programs_of(4, 5120, 128, True) == 4
+    assert programs_of(4, 5120, 128, False) == 1
+    assert programs_of(4, 5119, 128, True) == 1, "no four equal shares"
+    assert programs_of(4, 7168, 128, True) == 1, "1792 lanes are no block and a shorter one"
+    assert programs_of(1, 24, 512, True) == 1
+
+
+def test_sums_are_left_in_shared_memory_where_there_is_ptx_and_room_for_the_warps() -> None:
+    assert [slot_index(warps, 1, True) for warps in SLOTS] == [0, 1, 2, 3]
+    assert slot_index(4, 4, True) == SLOTS.index(16)
+    assert slot_index(2, 1, True) == slot_index(16, 1, False) == -1
+    with pytest.raises(ValueError, match="4 programs of 4 warps cannot share a row: wanted PTX"):
+        slot_index(4, 4, False)
 
 
 def test_a_bound_launch_has_the_signature_of_the_public_function() -> None:

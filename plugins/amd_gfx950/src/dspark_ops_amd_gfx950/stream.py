@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from dspark_ops_triton.blocks import copy_update
-from dspark_ops_triton.blocks.copy_tiles import prepare_columns
+from dspark_ops_triton.blocks.copy_tiles import Tiles, prepare_columns
 from dspark_ops_triton.blocks.cutting import prepared
-from dspark_ops_triton.blocks.launching import RowTiles
 from dspark_ops_triton.blocks.post_combine import compile_mhc_post_combine_norm
 from dspark_ops_triton.blocks.stream_grid import post_combine_norm_grid
 
@@ -16,7 +15,7 @@ from dspark_ops_triton.blocks.stream_grid import post_combine_norm_grid
 TILES = copy_update.Tiles(block=512, threads=64, doubled_from=64)
 #: 16 waves share a token, four to each SIMD of a unit, five values of each copy a lane: a step has few tokens, so what
 #: counts is how long one takes.
-NORM_TILES = RowTiles(warps=16)
+NORM_TILES = Tiles(threads=1024)
 
 #: ``mhc_post`` (N3.5) as the contract has it. Launches: 1; 2*H + 4*N*H bytes per token.
 mhc_post = partial(copy_update.mhc_post, TILES)

@@ -11,8 +11,8 @@ from torch import Tensor
 from dspark_ops_triton.blocks.cutting import Cut, prepare_cut
 from dspark_ops_triton.blocks.swiglu import compile_swiglu_grid, swiglu_grid
 
-#: Columns of a program, one warp or wave each: 4 per thread, 8 on AMD, 16 bytes.
-CUT, AMD_CUT = Cut(items=128, warps=1), Cut(items=512, warps=1)
+#: Columns of a program and its warps, or waves: 4 columns per thread, 8 on AMD, 16 bytes.
+CUT, AMD_CUT = Cut(items=256, warps=2), Cut(items=512, warps=1)
 
 
 def silu_mul_clamp_fp8_grid(gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,19 @@ import triton
 import triton.language as tl
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.copy_tiles import ColumnTiles, Tiles, launch_options, prepare_columns, sample_inputs
+from dspark_ops_triton.blocks.bf16_pairs import rounded, widened
+from dspark_ops_triton.blocks.combine_norm import combine_norm_kernel, launch_constants
+from dspark_ops_triton.blocks.copy_tiles import (
+    ColumnTiles,
+    Tiles,
+    launch_options,
+    prepare_columns,
+    sample_inputs,
+    shared_options,
+)
 from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.launching import bind_launch
-from dspark_ops_triton.blocks.norm import combine_copies, inverse_rms, inverse_rms_of_two, round_bf16, two_blocks
+from dspark_ops_triton.blocks.ptx import takes_ptx
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
 #: Ten values of each copy per thread at 5120.
@@ -25,48 +34,25 @@ PLAIN_TILES = ColumnTiles(block=512, threads=64)
 @triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
 def combine_kernel(
     x, pre, out, x_stride, pre_stride,
-    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """Combine BLOCK columns of one token; `x_stride` counts groups of STRIDE_UNIT elements."""
-    begin(PDL)
-    token = tl.program_id(0).to(tl.int64)
-    lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = lanes < HIDDEN
-    total = combine_copies(x + token * x_stride * STRIDE_UNIT, pre + token * pre_stride, lanes, mask, COPIES, HIDDEN)
-    tl.store(out + token * HIDDEN + lanes, total.to(tl.bfloat16), mask=mask)
-
-
-@triton.jit(do_not_specialize=["x_stride", "pre_stride"], do_not_specialize_on_alignment=["pre"])
-def combine_norm_kernel(
-    x, pre, weight, out, x_stride, pre_stride, eps,
-    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, MORE: tl.constexpr, STRIDE_UNIT: tl.constexpr,
+    COPIES: tl.constexpr, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr, PTX: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Combine, round and normalise one token per program; `x_stride` counts groups of STRIDE_UNIT elements.
-
-    Its lanes lie in a block of BLOCK and, unless MORE is 0, one of MORE.
-    """
-    begin(PDL)
+    """Combine BLOCK columns of one token; `x_stride` counts groups of STRIDE_UNIT elements."""
     token = tl.program_id(0).to(tl.int64)
+    lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    # What is loaded outside is not stored.
+    mask = None if HIDDEN % BLOCK == 0 else lanes < HIDDEN
     x += token * x_stride * STRIDE_UNIT
     pre += token * pre_stride
-    out += token * HIDDEN
-    lanes = tl.arange(0, BLOCK)
-    mask = lanes < HIDDEN
-    # The weight is on its way with the copies: behind the reduction it would be waited for once more.
-    gain = tl.load(weight + lanes, mask=mask, other=0.0).to(tl.float32)
-    if MORE:
-        more = BLOCK + tl.arange(0, MORE)
-        more_mask = more < HIDDEN
-        more_gain = tl.load(weight + more, mask=more_mask, other=0.0).to(tl.float32)
-        value = round_bf16(combine_copies(x, pre, lanes, mask, COPIES, HIDDEN))
-        more_value = round_bf16(combine_copies(x, pre, more, more_mask, COPIES, HIDDEN))
-        inverse = inverse_rms_of_two(value, more_value, HIDDEN, eps)
-        tl.store(out + more, (more_value * inverse * more_gain).to(tl.bfloat16), mask=more_mask)
-    else:
-        value = round_bf16(combine_copies(x, pre, lanes, mask, COPIES, HIDDEN))
-        inverse = inverse_rms(value, HIDDEN, eps)
-    tl.store(out + lanes, (value * inverse * gain).to(tl.bfloat16), mask=mask)
+    begin(PDL)
+    values, factors = (), ()
+    for copy in tl.static_range(COPIES):
+        values = values + (tl.load(x + copy * HIDDEN + lanes, mask=mask),)  # noqa: RUF005
+        factors = factors + (tl.load(pre + copy).to(tl.float32),)  # noqa: RUF005
+    total = tl.zeros(lanes.shape, tl.float32)
+    for copy in tl.static_range(COPIES):
+        total = tl.fma(widened(values[copy], PTX), factors[copy].broadcast_to(lanes.shape), total)
+    tl.store(out + token * HIDDEN + lanes, rounded(total, PTX), mask=mask)
 
 
 def mhc_combine(x: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
@@ -92,7 +78,8 @@ def _combine(tiles: ColumnTiles, x: torch.Tensor, pre: torch.Tensor) -> torch.Te
         return out
     unit = stride_unit(x)
     combine_kernel[(tokens, triton.cdiv(hidden, tiles.block))](
-        x, pre, out, x.stride(0) // unit, pre.stride(0), **column_constants(tiles, copies, hidden, unit),
+        x, pre, out, x.stride(0) // unit, pre.stride(0),
+        **column_constants(tiles, copies, hidden, unit, takes_ptx(combine_kernel)),
         **launch_options(tiles, torch.version.hip is not None),
     )  # fmt: skip
     return out
@@ -122,24 +109,20 @@ def _combine_norm(
     if tokens == 0:
         return out
     unit = stride_unit(x)
+    aligned = weight.data_ptr() % 16 == 0
+    constants = launch_constants(tiles, copies, hidden, unit, takes_ptx(combine_norm_kernel), aligned)
     combine_norm_kernel[(tokens,)](
-        x, pre, weight, out, x.stride(0) // unit, pre.stride(0), eps,
-        **launch_constants(tiles, copies, hidden, unit), **launch_options(tiles, torch.version.hip is not None),
+        x, pre, weight, out, None, None, tokens, x.stride(0) // unit, pre.stride(0), eps,
+        **constants, **shared_options(tiles, torch.version.hip is not None, constants["PROGRAMS"]),
     )  # fmt: skip
     return out
 
 
-def launch_constants(tiles: Tiles, copies: int, hidden: int, unit: int) -> dict[str, Any]:
-    """Return the compile-time arguments of a launch."""
-    block, more = two_blocks(hidden)
-    return {
-        "COPIES": copies, "HIDDEN": hidden, "BLOCK": block, "MORE": more, "STRIDE_UNIT": unit, "PDL": tiles.pdl
-    }  # fmt: skip
-
-
-def column_constants(tiles: ColumnTiles, copies: int, hidden: int, unit: int) -> dict[str, Any]:
+def column_constants(tiles: ColumnTiles, copies: int, hidden: int, unit: int, ptx: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch of the plain combine."""
-    return {"COPIES": copies, "HIDDEN": hidden, "BLOCK": tiles.block, "STRIDE_UNIT": unit, "PDL": tiles.pdl}
+    return {
+        "COPIES": copies, "HIDDEN": hidden, "BLOCK": tiles.block, "STRIDE_UNIT": unit, "PTX": ptx, "PDL": tiles.pdl
+    }  # fmt: skip
 
 
 def prepare_mhc_combine(device: Any, site: Any, rows: Sequence[int]) -> Callable[..., torch.Tensor]:

@@ -8,11 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dspark_ops_triton.blocks.launching import prepare_launch
-from dspark_ops_triton.blocks.norm_mxfp8 import (
-    combine_norm_mxfp8_kernel,
-    compile_mhc_combine_norm_mxfp8,
-    launch_constants,
-)
+from dspark_ops_triton.blocks.norm_mxfp8 import compile_mhc_combine_norm_mxfp8
 from dspark_ops_triton.blocks.norm_mxfp8 import mhc_combine_norm_mxfp8 as _combine_norm_mxfp8
 from dspark_ops_triton.blocks.tile_table import tiles_for
 from dspark_ops_triton.mhc import TILES
@@ -43,4 +39,4 @@ def prepare_mhc_combine_norm_mxfp8(device: Any, site: Any, rows: Sequence[int]) 
     return prepare_launch(_combine_norm_mxfp8, tiles, mhc_combine_norm_mxfp8, compiled, device, site, rows)
 
 
-__all__ = ["combine_norm_mxfp8_kernel", "launch_constants", "mhc_combine_norm_mxfp8", "prepare_mhc_combine_norm_mxfp8"]
+__all__ = ["mhc_combine_norm_mxfp8", "prepare_mhc_combine_norm_mxfp8"]

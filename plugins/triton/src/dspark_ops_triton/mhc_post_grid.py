@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from dspark_ops_triton.blocks.launching import RowTiles, prepare_launch
+from dspark_ops_triton.blocks.copy_tiles import Tiles
+from dspark_ops_triton.blocks.launching import prepare_launch
 from dspark_ops_triton.blocks.post_combine import compile_mhc_post_combine_norm
 from dspark_ops_triton.blocks.stream_grid import post_combine_norm_grid
 from dspark_ops_triton.blocks.tile_table import tiles_for
 
-#: 512 threads share a token: ten values of each copy per thread at 5120.
-TILES = RowTiles(warps=16)
-AMD_TILES = RowTiles(warps=8)
+#: Threads share a token: ten values of each copy per thread at 5120.
+TILES = Tiles(threads=512)
 
 
 def mhc_post_combine_norm_fp8_grid(
@@ -43,16 +42,14 @@ def mhc_post_combine_norm_fp8_grid(
 
     Source: A8, A0.2.
     """
-    tiles = AMD_TILES if torch.version.hip else TILES
-    return post_combine_norm_grid(tiles, x, residual, post, comb, pre, weight, eps)
+    return post_combine_norm_grid(TILES, x, residual, post, comb, pre, weight, eps)
 
 
 def prepare_mhc_post_combine_norm_fp8_grid(
     device: Any, site: Any, rows: Sequence[int]
 ) -> Callable[..., tuple[Tensor, ...]]:
     """Return `mhc_post_combine_norm_fp8_grid`, compiled for the site's sizes and tensors on 16 bytes, or not."""
-    default = AMD_TILES if device.arch.vendor == "amd" else TILES
-    tiles = tiles_for("mhc_post_combine_norm_fp8_grid", device, site, default)
+    tiles = tiles_for("mhc_post_combine_norm_fp8_grid", device, site, TILES)
     public, compiled = mhc_post_combine_norm_fp8_grid, compile_mhc_post_combine_norm
     return prepare_launch(post_combine_norm_grid, tiles, public, compiled, device, site, rows)
 

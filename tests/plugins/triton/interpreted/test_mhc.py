@@ -32,7 +32,7 @@ LAUNCHES = {
     "mhc_post": ["post_kernel"],
     "mhc_post_combine": ["post_combine_kernel"],
     "mhc_post_combine_norm": ["post_combine_norm_kernel"],
-    "mhc_combine_norm_mxfp8": ["combine_norm_mxfp8_kernel"],
+    "mhc_combine_norm_mxfp8": ["combine_norm_kernel"],
 }
 
 

@@ -21,10 +21,13 @@ class Tiles:
     Attributes:
         threads: threads of a program.
         pdl: the kernel is set up while the one before it runs.
+        programs: programs that share a token, as a cluster of multiprocessors, where its columns can be cut so; NVIDIA
+            GPUs of compute capability 9.0 on.
     """
 
     threads: int
     pdl: bool = False
+    programs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,12 @@ class ColumnTiles:
 def launch_options(tiles: Tiles | ColumnTiles, amd: bool) -> dict[str, Any]:
     """Return the compiler options of a launch. Contraction is off: it would merge roundings that the contract names."""
     return {"num_warps": tiles.threads // (64 if amd else 32), "enable_fp_fusion": False, **pdl_option(tiles.pdl)}
+
+
+def shared_options(tiles: Tiles, amd: bool, programs: int) -> dict[str, Any]:
+    """Return the compiler options of a launch in which `programs` share a token."""
+    options = launch_options(tiles, amd)
+    return {**options, "num_ctas": programs} if programs > 1 else options
 
 
 def prepare_columns(

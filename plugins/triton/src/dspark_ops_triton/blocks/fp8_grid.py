@@ -7,8 +7,10 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from dspark_ops_triton.blocks.codes import e4m3_code, e4m3_round, power_of_two, ue8m0_fp8_grid
+from dspark_ops_triton.blocks.bf16_pairs import rounded, widened
+from dspark_ops_triton.blocks.codes import e4m3_round, power_of_two, ue8m0_fp8_grid
 from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.group_codes import code_within_448, store_group_bytes
 
 #: Groups of a program: one warp, so that six rows of 5120 are 30 programs, and their largest values are shuffles.
 GROUPS = 32
@@ -25,31 +27,33 @@ def grid_values(groups):
 def grid_codes(groups):
     """Return the e4m3 codes, uint8 [n, 32], and the scale bytes, int32 [n], of float32 groups [n, 32]."""
     byte = ue8m0_fp8_grid(tl.max(tl.abs(groups), axis=1))
-    return e4m3_code(groups * power_of_two(254 - byte)[:, None]), byte
+    return code_within_448(groups * power_of_two(254 - byte)[:, None]), byte
 
 
 @triton.jit(do_not_specialize=["count"])
-def grid_codes_kernel(x, codes, scales, count, GROUPS: tl.constexpr, PDL: tl.constexpr = False):
+def grid_codes_kernel(
+    x, codes, scales, count, GROUPS: tl.constexpr, PTX: tl.constexpr = False, PDL: tl.constexpr = False
+):
     """Write the codes and the scale bytes of GROUPS of `count` groups of 32 values."""
-    begin(PDL)
     group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     live = group < count
     place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
-    values = tl.load(x + place, mask=live[:, None], other=0.0).to(tl.float32)
-    code, byte = grid_codes(values)
+    begin(PDL)
+    loaded = tl.load(x + place, mask=live[:, None], other=0.0)
+    code, byte = grid_codes(loaded.to(tl.float32))
     tl.store(codes + place, code, mask=live[:, None])
-    tl.store(scales + group, byte.to(tl.uint8), mask=live)
+    store_group_bytes(scales + group, byte, live, PTX)
 
 
 @triton.jit(do_not_specialize=["count"])
-def grid_values_kernel(x, out, count, GROUPS: tl.constexpr, PDL: tl.constexpr = False):
+def grid_values_kernel(x, out, count, GROUPS: tl.constexpr, PTX: tl.constexpr = False, PDL: tl.constexpr = False):
     """Write the values on the grid of GROUPS of `count` groups of 32 values."""
-    begin(PDL)
     group = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
     live = group < count
     place = group[:, None] * 32 + tl.arange(0, 32)[None, :]
-    values = tl.load(x + place, mask=live[:, None], other=0.0).to(tl.float32)
-    tl.store(out + place, grid_values(values).to(tl.bfloat16), mask=live[:, None])
+    begin(PDL)
+    loaded = tl.load(x + place, mask=live[:, None], other=0.0)
+    tl.store(out + place, rounded(grid_values(widened(loaded, PTX)), PTX), mask=live[:, None])
 
 
 def launch_options() -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
 from dspark_ops_triton.blocks.fp8_grid import grid_codes_kernel, grid_values_kernel
+from dspark_ops_triton.blocks.ptx import takes_ptx
 
 
 def fp8_grid_quantize(cut: Cut, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -20,7 +21,7 @@ def fp8_grid_quantize(cut: Cut, x: Tensor) -> tuple[Tensor, Tensor]:
     scales = torch.empty(rows, columns // 32, dtype=torch.uint8, device=x.device)
     if rows:
         grid_codes_kernel[(triton.cdiv(scales.numel(), cut.items),)](
-            x, codes, scales, scales.numel(), **launch_constants(cut), **cut_options(cut)
+            x, codes, scales, scales.numel(), **launch_constants(cut, takes_ptx(grid_codes_kernel)), **cut_options(cut)
         )
     return codes.view(torch.float8_e4m3fn), scales
 
@@ -29,13 +30,15 @@ def fp8_grid_round(cut: Cut, x: Tensor) -> Tensor:
     """Return the values that the codes mean: ``fp8_grid_round``, arguments as in its contract."""
     out = torch.empty_like(x)
     if count := x.numel() // 32:
-        grid_values_kernel[(triton.cdiv(count, cut.items),)](x, out, count, **launch_constants(cut), **cut_options(cut))
+        grid_values_kernel[(triton.cdiv(count, cut.items),)](
+            x, out, count, **launch_constants(cut, takes_ptx(grid_values_kernel)), **cut_options(cut)
+        )
     return out
 
 
-def launch_constants(cut: Cut) -> dict[str, Any]:
+def launch_constants(cut: Cut, ptx: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
-    return {"GROUPS": cut.items, "PDL": cut.pdl}
+    return {"GROUPS": cut.items, "PTX": ptx, "PDL": cut.pdl}
 
 
 def compile_fp8_grid(call: Callable[..., Any], site: Any, rows: Sequence[int]) -> None:

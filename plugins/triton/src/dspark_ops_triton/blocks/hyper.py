@@ -45,18 +45,3 @@ def updated_copy(branch, old, post, comb, COPY: tl.constexpr, COPIES: tl.constex
     for source in tl.static_range(1, COPIES):
         total = tl.fma(old[source].to(tl.float32), comb[source * COPIES + COPY].broadcast_to(shape), total)
     return total
-
-
-@triton.jit
-def update_and_sum(branch, old, post, comb, pre, out, lanes, mask, COPIES: tl.constexpr, HIDDEN: tl.constexpr):
-    """Store lanes of one token's new copies at `out`, and return their weighted sum as float32, not yet rounded.
-
-    `pre` is a tuple of the sum's weights. It takes the new copies as rounded to bfloat16, in order, and rounds each
-    product and each sum (A8); other arguments are those of `updated_copy`.
-    """
-    total = tl.zeros(branch.shape, tl.float32)
-    for copy in tl.static_range(COPIES):
-        value = updated_copy(branch, old, post, comb, copy, COPIES).to(tl.bfloat16)
-        tl.store(out + copy * HIDDEN + lanes, value, mask=mask)
-        total = total + pre[copy] * value.to(tl.float32)
-    return total

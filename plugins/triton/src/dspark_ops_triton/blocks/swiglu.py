@@ -11,41 +11,43 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
+from dspark_ops_triton.blocks.bf16_pairs import rounded, widened
 from dspark_ops_triton.blocks.clamped_silu import clamped_swiglu
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
 from dspark_ops_triton.blocks.dependent import begin
 from dspark_ops_triton.blocks.fp8_grid import grid_codes, grid_values
+from dspark_ops_triton.blocks.group_codes import store_group_bytes
+from dspark_ops_triton.blocks.ptx import takes_ptx
 
 
 @triton.jit(do_not_specialize=["row_stride"])
 def swiglu_grid_kernel(
     gate_up, y, grid, scales, row_stride, limit,
     COLUMNS: tl.constexpr, LIMITED: tl.constexpr, BLOCK: tl.constexpr, STRIDE_UNIT: tl.constexpr, CODES: tl.constexpr,
-    PDL: tl.constexpr,
+    PTX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Write BLOCK of the COLUMNS results of one row, plain and on the grid; `row_stride` counts STRIDE_UNIT elements.
 
     On the grid they are bfloat16 values or, with CODES, e4m3 codes and a scale byte per 32 columns; without, `scales`
     is not touched. No group of 32 lies in two programs. What is put on the grid is the result as rounded to bfloat16.
     """
-    begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = lanes < COLUMNS
     start = gate_up + row * row_stride * STRIDE_UNIT
-    gate = tl.load(start + lanes, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(start + COLUMNS + lanes, mask=mask, other=0.0).to(tl.float32)
-    rounded = clamped_swiglu(gate, up, limit, LIMITED, False).to(tl.bfloat16)
-    tl.store(y + row * COLUMNS + lanes, rounded, mask=mask)
-    groups = tl.reshape(rounded.to(tl.float32), (BLOCK // 32, 32))
+    begin(PDL)
+    gate = tl.load(start + lanes, mask=mask, other=0.0)
+    up = tl.load(start + COLUMNS + lanes, mask=mask, other=0.0)
+    value = rounded(clamped_swiglu(widened(gate, PTX), widened(up, PTX), limit, LIMITED, False), PTX)
+    tl.store(y + row * COLUMNS + lanes, value, mask=mask)
+    groups = tl.reshape(widened(value, PTX), (BLOCK // 32, 32))
     if CODES:
         code, byte = grid_codes(groups)
         tl.store(grid + row * COLUMNS + lanes, tl.reshape(code, (BLOCK,)), mask=mask)
         group = tl.program_id(1) * (BLOCK // 32) + tl.arange(0, BLOCK // 32)
-        tl.store(scales + row * (COLUMNS // 32) + group, byte.to(tl.uint8), mask=group < COLUMNS // 32)
+        store_group_bytes(scales + row * (COLUMNS // 32) + group, byte, group < COLUMNS // 32, PTX)
     else:
-        values = tl.reshape(grid_values(groups), (BLOCK,))
-        tl.store(grid + row * COLUMNS + lanes, values.to(tl.bfloat16), mask=mask)
+        tl.store(grid + row * COLUMNS + lanes, rounded(tl.reshape(grid_values(groups), (BLOCK,)), PTX), mask=mask)
 
 
 def swiglu_grid(cut: Cut, codes: bool, gate_up: Tensor, limit: float | None = 10.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -72,7 +74,8 @@ def swiglu_grid(cut: Cut, codes: bool, gate_up: Tensor, limit: float | None = 10
         unit = stride_unit(gate_up)
         swiglu_grid_kernel[(rows, triton.cdiv(columns, cut.items))](
             gate_up, y, grid, scales, gate_up.stride(0) // unit, 0.0 if limit is None else float(limit),
-            **launch_constants(cut, columns, limit is not None, unit, codes), **cut_options(cut),
+            **launch_constants(cut, columns, limit is not None, unit, codes, takes_ptx(swiglu_grid_kernel)),
+            **cut_options(cut),
         )  # fmt: skip
     return y, grid, scales
 
@@ -87,11 +90,11 @@ def compile_swiglu_grid(call: Callable[..., Any], site: Any, rows: Sequence[int]
         call(gate_up, limit)
 
 
-def launch_constants(cut: Cut, columns: int, limited: bool, unit: int, codes: bool) -> dict[str, Any]:
+def launch_constants(cut: Cut, columns: int, limited: bool, unit: int, codes: bool, ptx: bool) -> dict[str, Any]:
     """Return the compile-time arguments of a launch."""
     return {
         "COLUMNS": columns, "LIMITED": limited, "BLOCK": cut.items, "STRIDE_UNIT": unit, "CODES": codes,
-        "PDL": cut.pdl,
+        "PTX": ptx, "PDL": cut.pdl,
     }  # fmt: skip
 
 
