@@ -16,7 +16,7 @@ from dspark_ops_triton.blocks.dependent_stages import let_next_be_set_up, wait_f
 from dspark_ops_triton.blocks.page_slots import page_and_slot, page_unit, slot_of_page
 
 #: A row per thread.
-LENGTHS_CUT = Cut(items=64, warps=2)
+LENGTHS_CUT = Cut(items=128, warps=4)
 #: A choice per thread.
 PAGES_CUT = Cut(items=128, warps=4)
 
