@@ -15,7 +15,7 @@ FAMILIES = {
         "attention", "compress", "index", "index_store", "kv_v41", "paged_logits", "plan", "products", "kernels",
     ),
     "decode": (
-        "accept", "codes", "draft", "elementary", "inputs", "norm", "ordering", "sampled", "select", "topk",
+        "accept", "codes", "draft", "elementary", "inputs", "ordering", "row_parts", "sampled", "select", "topk",
     ),
     "layers": ("activation", "fused", "grids", "mhc", "mhc_mix", "moe", "moe_sort", "quantize", "routes"),
 }  # fmt: skip

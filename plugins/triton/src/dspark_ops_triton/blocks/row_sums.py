@@ -71,12 +71,21 @@ def _take(slots: int) -> str:
     return f"{{ .reg .f32 x<{slots}>; bar.sync 0; {' '.join(lines)} mov.f32 $0, x0; }}"
 
 
+#: Times that a thread asks for the sums of a cluster, each of which may take microseconds, before it gives up.
+TRIES: Final = 1 << 22
+
+
 def _take_cluster(slots: int) -> str:
-    """Return PTX that does the same in a cluster."""
+    """Return PTX that does the same in a cluster.
+
+    It ends with an error of the GPU, not never, should a compiler lay the lanes out in another way than is meant here.
+    """
     wait = f"""
-        .reg .pred p; .reg .b32 a; add.u32 a, $1, {4 * slots};
+        .reg .pred p; .reg .b32 a, tries; add.u32 a, $1, {4 * slots}; mov.u32 tries, 0;
         WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [a], 0;
-        @!p bra WAIT;
+        @p bra DONE;
+        add.u32 tries, tries, 1; setp.gt.u32 p, tries, {TRIES}; @p trap; bra WAIT;
+        DONE:
     """
     return _take(slots).replace("bar.sync 0;", wait)
 
