@@ -14,7 +14,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from dspark_ops import contracts
 from dspark_ops.conformance.numbers import check_numbers
 from dspark_ops.contracts.ordering import order_by_score
-from dspark_ops_triton.blocks.choosing import best_of_row, rank_key
+from dspark_ops_triton.blocks.choosing import best_of_row, rank_key, side_by_side
 from dspark_ops_triton.moe_gate import moe_gate_topk, moe_gate_topk_packed
 from dspark_ops_triton.moe_pack import pack_topk_ids
 
@@ -107,10 +107,11 @@ def _choose_kernel(x, places, columns, scores, TOP: tl.constexpr, SLOTS: tl.cons
         keys = keys + (rank_key(tl.load(x + column)),)  # noqa: RUF005
         with_keys, held = with_keys + (column + 1000,), held + (column,)  # noqa: RUF005
     place, chosen, score = best_of_row(keys, with_keys, held, TOP, SLOTS)
-    lane = tl.arange(0, 4 * SLOTS)
-    tl.store(places + lane, place)
-    tl.store(columns + lane, chosen)
-    tl.store(scores + lane, score)
+    slot = tl.arange(0, SLOTS)[None, :]
+    lane = tl.arange(0, 4)[:, None] * TOP + slot
+    tl.store(places + lane, side_by_side(place, SLOTS), mask=slot < TOP)
+    tl.store(columns + lane, side_by_side(chosen, SLOTS), mask=slot < TOP)
+    tl.store(scores + lane, side_by_side(score, SLOTS), mask=slot < TOP)
 
 
 @pytest.mark.parametrize(("top", "slots", "depth"), [(6, 8, 2), (16, 16, 1), (1, 1, 3)])
@@ -119,7 +120,7 @@ def test_the_best_of_a_row_know_their_places_and_what_goes_with_them(top: int, s
     special = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1e-45, -1e-45, 3.0, -3.0])
     for _ in range(4):
         x = special[torch.randint(9, (depth * 128,), generator=generator)]
-        places, columns, scores = torch.empty(3, 4 * slots, dtype=torch.int32).unbind(0)
+        places, columns, scores = torch.empty(3, 4 * top, dtype=torch.int32).unbind(0)
         _choose_kernel[(1,)](x, places, columns, scores, TOP=top, SLOTS=slots, DEPTH=depth)
         wanted = order_by_score(torch.where(x.isnan(), INF, x)[None])[0, :top]
         assert (places < top).sum() == top

@@ -20,11 +20,12 @@ def rank_key(value):
 
 @triton.jit
 def best_of_row(keys, scores, columns, TOP: tl.constexpr, SLOTS: tl.constexpr):
-    """Return candidates of a row, as blocks of GROUPS * SLOTS: their places in the row's order, columns and scores.
+    """Return candidates of a row, TOP of each group: their places in the row's order, columns and scores.
 
-    The largest key comes first, the lowest column of equal ones. The TOP best of the row are among the candidates: they
-    are those in places below TOP, in no order. Each group chooses for itself, then all candidates are compared with one
-    another. With a group per warp and LANES as many as it has, warps exchange their candidates and nothing else.
+    Each of the three is a tuple of TOP blocks [GROUPS, 1]. The largest key comes first, the lowest column of equal
+    ones. The TOP best of the row are among the candidates: they are those in places below TOP. Each group chooses for
+    itself, then its candidates are compared with those of all groups. With a group per warp and LANES as many as it
+    has, warps exchange what orders their candidates, once, and nothing else.
 
     Args:
         keys: tuple of int32 [GROUPS, LANES] from `rank_key`, or TAKEN where there is no column.
@@ -34,21 +35,33 @@ def best_of_row(keys, scores, columns, TOP: tl.constexpr, SLOTS: tl.constexpr):
         SLOTS: power of two, TOP or more.
     """
     groups: tl.constexpr = keys[0].shape[0]
-    place = tl.arange(0, SLOTS)[None, :]
-    chosen = tl.full((groups, SLOTS), TAKEN, tl.int32)
-    chosen_column = tl.zeros((groups, SLOTS), tl.int32)
-    chosen_score = tl.zeros((groups, SLOTS), tl.int32)
+    lanes: tl.constexpr = max(keys[0].shape[1], groups * SLOTS)
+    lane = tl.arange(0, lanes)[None, :] - tl.arange(0, groups)[:, None] * SLOTS
+    numbers = tl.zeros((groups, lanes), tl.int64)
+    own, own_columns, own_scores = (), (), ()
     for taken in tl.static_range(TOP):
         best, column, score, keys = take_best(keys, scores, columns)
-        chosen = tl.where(place == taken, best, chosen)
-        chosen_column = tl.where(place == taken, column, chosen_column)
-        chosen_score = tl.where(place == taken, score, chosen_score)
-    count: tl.constexpr = groups * SLOTS
-    chosen_column = tl.reshape(chosen_column, (count,))
-    # A larger number is the better one. Those of a group differ in their columns; an empty place is below all.
-    number = (tl.reshape(chosen, (count,)).to(tl.int64) << 32) | (0x7FFFFFFF - chosen_column).to(tl.int64)
-    better = (number[None, :] > number[:, None]).to(tl.int32)
-    return tl.sum(better, axis=1), chosen_column, tl.reshape(chosen_score, (count,))
+        # A larger number is the better one, none is below 0. Those of a group differ in their columns.
+        number = ((best.to(tl.int64) - TAKEN) << 31) | (0x7FFFFFFF - column).to(tl.int64)
+        numbers = tl.where(lane == taken, number, numbers)
+        own, own_columns, own_scores = own + (number,), own_columns + (column,), own_scores + (score,)  # noqa: RUF005
+    # Each lane gets the one number that a group has there: a sum stays in the layout of the groups, a reshape does not.
+    every = tl.sum(numbers, axis=0, keep_dims=True)
+    places = ()
+    for taken in tl.static_range(TOP):
+        better = (every > own[taken]).to(tl.int32)
+        places = places + (tl.sum(better, axis=1, keep_dims=True),)  # noqa: RUF005
+    return places, own_columns, own_scores
+
+
+@triton.jit
+def side_by_side(blocks, LANES: tl.constexpr):
+    """Return a tuple of blocks [GROUPS, 1] as one block [GROUPS, LANES], whose further lanes repeat the first."""
+    lane = tl.arange(0, LANES)[None, :]
+    tile = blocks[0].broadcast_to(blocks[0].shape[0], LANES)
+    for index in tl.static_range(1, len(blocks)):
+        tile = tl.where(lane == index, blocks[index], tile)
+    return tile
 
 
 @triton.jit

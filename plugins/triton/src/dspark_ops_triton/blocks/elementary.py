@@ -95,13 +95,32 @@ def log1p_rounded(x):
 
 
 @triton.jit
-def sqrt_softplus(x):
+def sqrt_softplus(x, PTX: tl.constexpr = False):
     """Return the float32 score sqrt(softplus(x)) of a block of float32 values, each step rounded to float32 (N2).
 
-    softplus(x) is x above 20 and log1p(exp(x)) else. A NaN stays NaN, and infinity stays infinity.
+    softplus(x) is x above 20 and log1p(exp(x)) else. A NaN stays NaN, and infinity stays infinity. With PTX, for a
+    device that takes it, the root is that of `sqrt_rounded`.
     """
     small = tl.where(x > 20.0, 0.0, x)
-    return tl.sqrt_rn(tl.where(x > 20.0, x, log1p_rounded(exp_rounded(small))))
+    value = tl.where(x > 20.0, x, log1p_rounded(exp_rounded(small)))
+    return sqrt_rounded(value) if PTX else tl.sqrt_rn(value)
+
+
+@triton.jit
+def sqrt_rounded(x):
+    """Return the correctly rounded root of float32 values from 0 to infinity, or NaN, on a device that takes PTX.
+
+    The compiler's own branches where a value is below 2**-101: of several roots, each then waits for the one before.
+    """
+    small = x < 7.888609052210118e-31
+    scaled = tl.where(small, x * 18446744073709551616.0, x)
+    inverse = tl.inline_asm_elementwise(
+        "rsqrt.approx.ftz.f32 $0, $1;", "=f,f", [scaled], dtype=tl.float32, is_pure=True, pack=1
+    )
+    root = scaled * inverse
+    root = tl.fma(tl.fma(-root, root, scaled), inverse * 0.5, root)
+    root = tl.where(small, root * 2.3283064365386963e-10, root)
+    return tl.where((x == 0.0) | (x == float("inf")), x, root)
 
 
 @triton.jit

@@ -10,11 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dspark_ops_triton.blocks.choosing import TAKEN, best_of_row, rank_key
-from dspark_ops_triton.blocks.dependent import begin
+from dspark_ops_triton.blocks.choosing import TAKEN, best_of_row, rank_key, side_by_side
+from dspark_ops_triton.blocks.dependent_stages import let_next_be_set_up, wait_for_earlier
 from dspark_ops_triton.blocks.elementary import sqrt_softplus
 from dspark_ops_triton.blocks.expert_words import expert_word
 from dspark_ops_triton.blocks.launching import RowTiles, row_options
+from dspark_ops_triton.blocks.ptx import takes_ptx
 
 
 @triton.jit(
@@ -26,45 +27,57 @@ def gate_kernel(
     row_stride, column_stride, routed_scaling, renorm_eps, pad_id, alt_token_id,
     EXPERTS: tl.constexpr, TOP: tl.constexpr, SLOTS: tl.constexpr, GROUPS: tl.constexpr, LANES: tl.constexpr,
     DEPTH: tl.constexpr, ALTERNATIVE: tl.constexpr, PADDED: tl.constexpr, PACKED: tl.constexpr,
-    PDL: tl.constexpr,
+    PTX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Choose TOP of EXPERTS for one row; each of GROUPS warps first chooses from LANES * DEPTH of them."""
     row = tl.program_id(0)
     first = tl.arange(0, GROUPS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     start = logits + row.to(tl.int64) * row_stride
     # What needs no memory is computed before the wait.
-    begin(PDL)
+    wait_for_earlier(PDL)
     # All loads come before the first score: they are under way together.
-    experts, values, offsets = (), (), ()
+    experts, values, offsets, others = (), (), (), ()
     for block in tl.static_range(DEPTH):
         expert = first + block * (GROUPS * LANES)
         mask = expert < EXPERTS
         values = values + (tl.load(start + expert.to(tl.int64) * column_stride, mask=mask, other=0.0),)  # noqa: RUF005
-        offset = tl.load(bias + expert, mask=mask, other=0.0).to(tl.float32)
+        offsets = offsets + (tl.load(bias + expert, mask=mask, other=0.0),)  # noqa: RUF005
         if ALTERNATIVE:
             # both are loaded: waiting for the token to know which one would take longer
-            other = tl.load(bias_alt + expert, mask=mask, other=0.0).to(tl.float32)
-            offset = tl.where(tl.load(input_ids + row) == alt_token_id, other, offset)
-        experts, offsets = experts + (expert,), offsets + (offset,)  # noqa: RUF005
+            others = others + (tl.load(bias_alt + expert, mask=mask, other=0.0),)  # noqa: RUF005
+        experts = experts + (expert,)  # noqa: RUF005
+    if ALTERNATIVE:
+        other_bias = tl.load(input_ids + row) == alt_token_id
+    if PADDED:
+        live = row < tl.load(num_valid)
+    let_next_be_set_up(PDL)
     keys, scores = (), ()
     for block in tl.static_range(DEPTH):
-        score = sqrt_softplus(values[block].to(tl.float32))
-        key = rank_key(score + offsets[block])
+        score = sqrt_softplus(values[block].to(tl.float32), PTX)
+        offset = offsets[block].to(tl.float32)
+        if ALTERNATIVE:
+            offset = tl.where(other_bias, others[block].to(tl.float32), offset)
+        key = rank_key(score + offset)
         if (block + 1) * GROUPS * LANES > EXPERTS:
             key = tl.where(experts[block] < EXPERTS, key, TAKEN)
         keys = keys + (key,)  # noqa: RUF005
         scores = scores + (tl.where(score != score, 0x7FC00000, score.to(tl.int32, bitcast=True)),)  # noqa: RUF005
-    place, column, chosen_bits = best_of_row(keys, scores, experts, TOP, SLOTS)
+    places, columns, bits = best_of_row(keys, scores, experts, TOP, SLOTS)
 
-    chosen = place < TOP
-    value = chosen_bits.to(tl.float32, bitcast=True)
-    total = tl.sum(tl.where(chosen, value, 0.0), axis=0)
+    chosen_sum = tl.zeros((GROUPS, 1), tl.float32)
+    for taken in tl.static_range(TOP):
+        value = bits[taken].to(tl.float32, bitcast=True)
+        chosen_sum += tl.where(places[taken] < TOP, value, 0.0)
+    total = tl.sum(chosen_sum, axis=0, keep_dims=True)
     divisor = tl.where(renorm_eps > 0.0, total + renorm_eps, tl.where(total > 0.0, total, 1.0))
+    # A lane of each group for each of its candidates: they are stored from where they are.
+    place, column = side_by_side(places, LANES), side_by_side(columns, LANES)
+    value = side_by_side(bits, LANES).to(tl.float32, bitcast=True)
     weight = tl.div_rn(value, divisor.broadcast_to(value.shape)) * routed_scaling
     if PADDED:
-        live = row < tl.load(num_valid)
         weight = tl.where(live, weight, 0.0)
         column = tl.where(live, column, pad_id)
+    chosen = (place < TOP) & (tl.arange(0, LANES)[None, :] < TOP)
     out = row.to(tl.int64) * TOP + place
     tl.store(weights + out, weight, mask=chosen)
     tl.store(ids + out, column, mask=chosen)
@@ -122,7 +135,7 @@ def launch_constants(
     return {
         "EXPERTS": experts, "TOP": top_k, "SLOTS": triton.next_power_of_2(top_k), "GROUPS": tiles.warps, "LANES": lanes,
         "DEPTH": triton.cdiv(experts, tiles.warps * lanes), "ALTERNATIVE": alternative, "PADDED": padded,
-        "PACKED": pack, "PDL": tiles.pdl,
+        "PACKED": pack, "PTX": takes_ptx(gate_kernel) and not amd, "PDL": tiles.pdl,
     }  # fmt: skip
 
 

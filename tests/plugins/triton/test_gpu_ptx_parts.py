@@ -1,4 +1,4 @@
-"""Device functions written in PTX, each alone, on a real GPU: sums over warps and clusters, bfloat16 in pairs."""
+"""Device functions written in PTX, each alone, on a real GPU: sums over warps and clusters, bfloat16 pairs, roots."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import triton.language as tl
 from dspark_ops.selection.probe import probe
 from dspark_ops_triton.blocks.bf16_pairs import rounded, widened
 from dspark_ops_triton.blocks.dependent import has_pdl
+from dspark_ops_triton.blocks.elementary import sqrt_rounded
 from dspark_ops_triton.blocks.row_blocks import block_lanes, load_lanes, row_blocks
 from dspark_ops_triton.blocks.row_sums import open_row, row_sum, slot_index
 
@@ -89,3 +90,21 @@ def test_pairs_of_bfloat16_are_widened_and_rounded_as_torch_does() -> None:
         _pairs_kernel[(1,)](x, wide, source, narrow, COUNT=1 << 16, num_warps=8)
         assert torch.equal(wide.view(torch.int32), x.view(torch.int16).int() << 16)
         assert torch.equal(narrow.view(torch.int16), source.bfloat16().view(torch.int16))
+
+
+@triton.jit
+def _root_kernel(out, first, BLOCK: tl.constexpr):
+    """Write the roots of BLOCK float32 values whose bits follow each other."""
+    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + lane, sqrt_rounded((first + lane).to(tl.float32, bitcast=True)))
+
+
+def test_roots_are_rounded_correctly_for_all_floats_from_zero_to_infinity() -> None:
+    step = 1 << 24
+    out, bits = torch.empty(step, device="cuda"), torch.arange(step, dtype=torch.int32, device="cuda")
+    for first in range(0, 0x7F800001, step):
+        _root_kernel[(step // 1024,)](out, first, BLOCK=1024, num_warps=4, enable_fp_fusion=False)
+        # float64 has more than twice the digits: rounding its root once more is the root rounded once
+        wanted = (bits + first).view(torch.float32).double().sqrt().float()
+        valid = bits <= 0x7F800000 - first
+        assert torch.equal(out[valid], wanted[valid]), hex(first)
