@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 
 #: Requests of a program, and tokens that it holds at most: wide steps share a program among fewer requests.
 CUT = Cut(items=4, warps=1)

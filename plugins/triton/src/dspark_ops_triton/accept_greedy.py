@@ -13,7 +13,7 @@ from torch import Tensor
 from dspark_ops_triton.accept_tail import length_words
 from dspark_ops_triton.blocks.accepting import leading_run, matches, row_limit, token_at
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 
 #: Requests of a program, and tokens that it holds at most: wide steps share a program among fewer requests.
 CUT = Cut(items=4, warps=1)

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.exact_sums import add_product
 
 #: Columns of one slot's state that a program has in hand at a time, and the warps that share them: 16 bytes per thread.

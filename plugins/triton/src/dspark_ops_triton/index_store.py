@@ -19,7 +19,7 @@ from dspark_ops_triton.blocks.codes import (
     ue8m0_index,
 )
 from dspark_ops_triton.blocks.cutting import Cut, cut_options, prepare_cut
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn
 
 WIDTH, ROPE = 128, 64

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.keep_last import SEARCHED, keep_last_kernel
 from dspark_ops_triton.blocks.kv_v4 import (
     GROUP,

@@ -23,25 +23,6 @@ def begin(PDL: tl.constexpr):
         gdc_launch_dependents()
 
 
-@triton.jit
-def begin_at(arguments, PDL: tl.constexpr):
-    """Do what `begin` does, once pointers and integers have been computed: what the first accesses are made of.
-
-    The arguments of a launch lie in memory of its own, from which the first that is read has to be fetched. Compilers
-    put the wait first, and fetch and arithmetic behind it, where all wait for them; asking whether all `arguments`, a
-    tuple, are 0 keeps them before it. One of them is a pointer to memory, so they never are.
-    """
-    if PDL:
-        word = arguments[0].to(tl.int64)
-        for index in tl.static_range(1, len(arguments)):
-            word |= arguments[index].to(tl.int64)
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.eq.s64 p, $1, 0; @p trap; mov.u32 $0, 0; }", "=r,l", [word],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
-    begin(PDL)
-
-
 def pdl_option(pdl: bool) -> dict[str, Any]:
     """Return the launch option that goes with a kernel built with PDL; none without it, since AMD knows none."""
     return {"launch_pdl": True} if pdl else {}

@@ -18,7 +18,7 @@ from dspark_ops_triton.blocks.codes import (
     ue8m0_index,
 )
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.rotary import split_pairs
 
 #: Cuts, each with the least number of rows that it is used for, descending; the last one is for 0.

@@ -13,7 +13,7 @@ from torch import Tensor
 from dspark_ops_triton.blocks.alignment import common_stride_unit
 from dspark_ops_triton.blocks.codes import fp4_grid_e4m3_scale, fp4_grid_ue8m0_scale
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn_plain
 
 

@@ -19,7 +19,7 @@ from dspark_ops_triton.blocks.codes import (
     ue8m0_index,
 )
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn_plain
 
 #: Scale bytes of heads h, h + 16, h + 32 and h + 48 lie side by side.

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import stride_unit
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.kv_v4 import GROUP, load_groups, load_last_turns, normalise_groups, turn_last_group
 from dspark_ops_triton.blocks.kv_v41 import FORMS, locate_v41, page_units, store_entry_e2m1, store_entry_e4m3
 from dspark_ops_triton.blocks.launching import RowTiles, row_options

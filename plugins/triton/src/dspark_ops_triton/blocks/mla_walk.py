@@ -7,7 +7,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from dspark_ops_triton.blocks.dependent import begin_at, pdl_option
+from dspark_ops_triton.blocks.dependent import pdl_option
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 
 #: Each warp runs the walk over the requests by itself; a thread holds two of 256 parts, and at most eight requests.
 WARPS, MANY_WARPS, MANY = 4, 16, 512

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.ordering import ordered_bits
 
 NO_INDEX = tl.constexpr(0x7FFFFFFFFFFFFFFF)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dspark_ops_triton.blocks.alignment import common_stride_unit
 from dspark_ops_triton.blocks.cutting import Cut, cut_options
-from dspark_ops_triton.blocks.dependent import begin_at
+from dspark_ops_triton.blocks.dependent_stages import begin_at
 from dspark_ops_triton.blocks.rotary import join_pairs, load_turns, split_pairs, turn, turn_plain
 
 
