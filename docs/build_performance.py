@@ -87,6 +87,7 @@ def page(
     yield "# Performance"
     yield from _method(report)
     yield from _standings(current)
+    yield from _earlier_standings(groups)
     yield from _targets(current, reasons, schedule)
     yield from _floors(current, reasons)
     yield from _table(groups)
@@ -156,6 +157,21 @@ def _standings(groups: Sequence[figures.Group]) -> Iterator[str]:
     for found in slow:
         if found.slower and found.peer != "torch":
             yield f"\nSlower than {PEERS[found.peer]}: {', '.join(found.slower)}."
+
+
+def _earlier_standings(groups: Sequence[figures.Group]) -> Iterator[str]:
+    """Yield how all figures stand, those of kernels that have changed since among them, if there are any."""
+    commits = sorted({group["earlier"] for group in groups if "earlier" in group})
+    if not commits:
+        return
+    found = [one for peer in PEERS if peer != "torch" and (one := figures.standing(groups, peer)) is not None]
+    stand = "; ".join(
+        f"{PEERS[one.peer]}, {one.groups} groups, {one.mean:.2f}x, slower in {len(one.slower)}" for one in found
+    )
+    yield (
+        f"\n{len(groups) - len(figures.current(groups))} of {len(groups)} groups were timed at {', '.join(commits)}, with "
+        f"kernels that have changed since; what is said of the kernels as they are leaves them out. With them: {stand}."
+    )
 
 
 def _targets(
