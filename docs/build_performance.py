@@ -169,8 +169,8 @@ def _earlier_standings(groups: Sequence[figures.Group]) -> Iterator[str]:
         f"{PEERS[one.peer]}, {one.groups} groups, {one.mean:.2f}x, slower in {len(one.slower)}" for one in found
     )
     yield (
-        f"\n{len(groups) - len(figures.current(groups))} of {len(groups)} groups were timed at {', '.join(commits)}, with "
-        f"kernels that have changed since; what is said of the kernels as they are leaves them out. With them: {stand}."
+        f"\n{len(groups) - len(figures.current(groups))} of {len(groups)} groups were timed at {', '.join(commits)}, "
+        f"with kernels that have changed since; what is said of the kernels as they are leaves them out. With them: {stand}."
     )
 
 
