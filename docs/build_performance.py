@@ -170,7 +170,8 @@ def _earlier_standings(groups: Sequence[figures.Group]) -> Iterator[str]:
     )
     yield (
         f"\n{len(groups) - len(figures.current(groups))} of {len(groups)} groups were timed at {', '.join(commits)}, "
-        f"with kernels that have changed since; what is said of the kernels as they are leaves them out. With them: {stand}."
+        "with kernels that have changed since; what is said of the kernels as they are leaves them out. With them: "
+        f"{stand}."
     )
 
 
