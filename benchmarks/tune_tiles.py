@@ -138,8 +138,7 @@ GROUPS = {
         mhc.TILES, threads(128, 256, 1024), ("N", "H"),
     ),
     "mhc_post": Group(
-        {"mhc_post": bound(mhc_post._post, mhc_post.mhc_post)}, mhc_post.TILES,
-        COLUMNS, ("N", "H"),
+        {"mhc_post": bound(mhc_post._post, mhc_post.mhc_post)}, mhc_post.TILES, COLUMNS, ("N", "H"),
     ),
     "mhc_combine": Group(
         {"mhc_combine": bound(mhc._combine, mhc.mhc_combine)}, mhc.PLAIN_TILES, COLUMNS, ("N", "H"),
@@ -284,10 +283,9 @@ def main() -> None:
         parser.error(f"no group {', '.join(unknown)}: wanted some of {', '.join(GROUPS)}")
     device = require_gpu()
     torch.manual_seed(0)
-    facts = machine_facts(device)
-    machine = ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, str | int | float))
-    table = json.loads(TABLE.read_text(encoding="utf-8"))
-    entries = table.setdefault(device.arch.name, {})
+    facts = machine_facts(device).items()
+    machine = ", ".join(f"{name} {value}" for name, value in facts if isinstance(value, str | int | float))
+    entries = (table := json.loads(TABLE.read_text(encoding="utf-8"))).setdefault(device.arch.name, {})
     for name in options.groups or GROUPS:
         found = tuned(name, GROUPS[name], has_pdl(device), machine)
         for operator in (name, *GROUPS[name].operators):

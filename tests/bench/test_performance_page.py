@@ -24,6 +24,7 @@ def module(name: str):
 
 
 figures = module("performance_figures")
+shared = module("performance_shared")
 
 
 def group(op: str, rows: int, own: float, **peers: float):
@@ -108,3 +109,12 @@ def test_outputs_that_are_not_to_the_bit_are_called_so(monkeypatch):
     assert schedule._bits(record) == "equal to FlashMLA with its own schedule to the bit (full rows)"
     record["sizes"][0]["bits_of_flashmla_own"]["full rows"]["adapter"] = False
     assert schedule._bits(record).startswith("NOT equal")
+
+
+def test_a_gpu_alone_and_a_shared_one_stand_side_by_side_with_a_dash_where_a_peer_is_missing():
+    machine = {"device": "GPU", "driver": "1", "torch": "2", "triton": "3"}
+    arms = {"a": {"own": {"median_us": 1.0}, "sglang": {"median_us": 1.26}}, "b": {"own": {"median_us": 2.0}}}
+    states = {"alone": arms, "after_another_process": {**arms, "a": {**arms["a"], "own": {"median_us": 0.5}}}}
+    lines = list(shared.section({"what": "us", "rows": 6, "rounds": 12, "machine": machine, "states": states}))
+    assert "| `a` | 1.00 | 1.26 | 0.50 | 1.26 |" in lines
+    assert "| `b` | 2.00 | - | 2.00 | - |" in lines

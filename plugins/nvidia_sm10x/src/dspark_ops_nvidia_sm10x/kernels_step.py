@@ -64,8 +64,9 @@ _COMBINE_NORM_MXFP8 = Kernel(
     traits=EARLY_ROWS,
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, a program per token or 32 rows of padding; portable body with 256 threads to a token, set up early "
-    "(PDL); tile sizes reasoned, not measured",
+    note="1 launch, a program per token, which clear the padding, too; portable body with 256 threads to a token, set "
+    "up early (PDL), which reads the weight before its wait: the kernel just before must not write it; tile sizes "
+    "reasoned, not measured",
 )
 
 _POST_COMBINE_NORM = Kernel(
@@ -89,8 +90,9 @@ _POST_COMBINE_NORM = Kernel(
     traits=EARLY_ROWS,
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, a program per token; portable body with 512 threads to a token, set up early (PDL); folding the "
-    "update into the norm makes the chain of dependent work longer: S0 left it out (docs/rejected.md)",
+    note="1 launch, a program per token; portable body with 512 threads to a token, set up early (PDL), which reads "
+    "the weight before its wait: the kernel just before must not write it; folding the update into "
+    "the norm makes the chain of dependent work longer: S0 left it out (docs/rejected.md)",
 )
 
 _SCHED_META = Kernel(

@@ -16,7 +16,7 @@ from dspark_ops.api import (
     option,
     unit_last_stride,
 )
-from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
+from dspark_ops_triton.kernels_base import EARLY_WEIGHT, INTERPRETED, TRITON
 
 _ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True)
 _KV_LAYOUTS = ("kv_v4", "kv_v41", "kv_v41_fp4", "kv_v41_new", "kv_v41_fp4_new")
@@ -97,8 +97,7 @@ _K_NORM_ROPE_STORE = Kernel(
     traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per row; about 1870 bytes per row; 64-bit offsets; the weight is read before the wait "
-    "(PDL): the kernel just before must not write it",
+    note=f"1 launch, one program per row; about 1870 bytes per row; 64-bit offsets; {EARLY_WEIGHT}",
 )
 
 _SPARSE_MLA_DECODE = Kernel(

@@ -17,3 +17,6 @@ TRITON = Package(
 INTERPRETED = tuple(
     (name, Evidence.INTERPRETED) for name in ("sm_90", "sm_100", "sm_103", "gfx942", "gfx950")
 )  # fmt: skip
+
+#: In the note of a kernel that may read its weight, or the norm's, while the kernel before it is still running.
+EARLY_WEIGHT = "the weight is read before the wait (PDL): the kernel just before must not write it"

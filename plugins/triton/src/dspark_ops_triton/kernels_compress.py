@@ -14,7 +14,7 @@ from dspark_ops.api import (
     option,
     unit_last_stride,
 )
-from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
+from dspark_ops_triton.kernels_base import EARLY_WEIGHT, INTERPRETED, TRITON
 
 _COMPRESS_C1 = Kernel(
     "compress_c1",
@@ -40,8 +40,7 @@ _COMPRESS_C1 = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per row; about 2900 bytes per row; layout kv_v4 alone; 64-bit offsets; the weight is "
-    "read before the wait (PDL): the kernel just before must not write it",
+    note=f"1 launch, one program per row; about 2900 bytes per row; layout kv_v4 alone; 64-bit offsets; {EARLY_WEIGHT}",
 )
 
 _COMPRESS_C2 = Kernel(
@@ -70,8 +69,7 @@ _COMPRESS_C2 = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, in the form extend 2; about 10 kB per row; layout kv_v4 alone; 64-bit offsets; the weight is read "
-    "before the wait (PDL): the kernel just before must not write it",
+    note=f"1 launch, in the form extend 2; about 10 kB per row; layout kv_v4 alone; 64-bit offsets; {EARLY_WEIGHT}",
 )
 
 _INDEX_K_STORE = Kernel(
@@ -99,8 +97,8 @@ _INDEX_K_STORE = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one warp per key, norm included; about 850 bytes per key; both layouts; 64-bit offsets; the weight "
-    "is read before the wait (PDL): the kernel just before must not write it",
+    note="1 launch, one warp per key, norm included; about 850 bytes per key; both layouts; 64-bit offsets; "
+    f"{EARLY_WEIGHT}",
 )
 
 KERNELS = (_COMPRESS_C1, _COMPRESS_C2, _INDEX_K_STORE)

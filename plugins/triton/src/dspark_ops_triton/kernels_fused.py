@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dspark_ops.api import Kernel, RankClass, Traits, any_gpu, axis, contiguous, dtype, option, unit_last_stride
-from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
+from dspark_ops_triton.kernels_base import EARLY_WEIGHT, INTERPRETED, TRITON
 
 _ROW_BY_ROW = Traits(graph_safe=True, batch_invariant=True)
 
@@ -57,7 +57,8 @@ _POST_COMBINE_NORM_GRID = Kernel(
     traits=replace(_ROW_BY_ROW, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per token; 8*H + 4*N*H bytes per token and 2*H; no 8-bit conversion; 64-bit offsets",
+    note="1 launch, a program, or on sm_90 a cluster of four, per token; 8*H + 4*N*H bytes per token and 2*H; no 8-bit "
+    f"conversion; {EARLY_WEIGHT}; 64-bit offsets",
 )
 
 _INDEX_QUERY = Kernel(

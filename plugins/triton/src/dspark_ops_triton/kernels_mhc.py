@@ -14,7 +14,7 @@ from dspark_ops.api import (
     dtype,
     unit_last_stride,
 )
-from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
+from dspark_ops_triton.kernels_base import EARLY_WEIGHT, INTERPRETED, TRITON
 
 _COMBINE = Kernel(
     "mhc_combine",
@@ -106,7 +106,8 @@ _COMBINE_NORM_MXFP8 = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per token or 32 rows of padding; y as mhc_combine_norm of this plugin; 64-bit offsets",
+    note="1 launch, a program, or on sm_90 a cluster of four, per token, which clear the padding, too; y as "
+    f"mhc_combine_norm of this plugin; {EARLY_WEIGHT}; 64-bit offsets",
 )
 
 _POST_COMBINE = replace(
@@ -133,7 +134,8 @@ _POST_COMBINE_NORM = replace(
         axis("H").at_most(8192),
         axis("H").multiple_of(8),
     ],
-    note="1 launch, one program per token; 6*H + 4*N*H bytes per token and 2*H; 64-bit offsets",
+    note="1 launch, a program, or on sm_90 a cluster of four, per token; 6*H + 4*N*H bytes per token and 2*H; "
+    f"{EARLY_WEIGHT}; 64-bit offsets",
 )
 
 KERNELS = (_COMBINE, _POST, _MIX, _COMBINE_NORM_MXFP8, _POST_COMBINE, _POST_COMBINE_NORM)

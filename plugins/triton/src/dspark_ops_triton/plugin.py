@@ -35,7 +35,7 @@ from dspark_ops_triton import (
     kernels_routes,
     kernels_select,
 )
-from dspark_ops_triton.kernels_base import INTERPRETED, TRITON
+from dspark_ops_triton.kernels_base import EARLY_WEIGHT, INTERPRETED, TRITON
 
 _ARGMAX = Kernel(
     "argmax_rows",
@@ -76,7 +76,8 @@ _COMBINE_NORM = Kernel(
     traits=Traits(graph_safe=True, batch_invariant=True, pdl=True),
     evidence=INTERPRETED,
     packages=(TRITON,),
-    note="1 launch, one program per token; 2*N*H + 2*H bytes per token; 64-bit offsets",
+    note="1 launch, a program, or on sm_90 a cluster of four, per token; 2*N*H + 2*H bytes per token; "
+    f"{EARLY_WEIGHT}; 64-bit offsets",
 )
 
 _FINALIZE = Kernel(
